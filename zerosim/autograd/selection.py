@@ -14,16 +14,11 @@ output of a block's last product has no use. Memory then equals that of PyTorch'
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 
-
-class Results(NamedTuple):
-    """The slots of kept values, and the slots of outputs whose operations' saved arrays are kept."""
-
-    values: frozenset[int]
-    saved: frozenset[int]
+Results = tuple[frozenset[int], frozenset[int]]
+"""The slots of kept values, and the slots of outputs whose operations' saved arrays are kept."""
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -38,7 +33,7 @@ def is_attention(instruction: Instruction) -> bool:
 def products(plan: GraphPlan) -> Results:
     """The results of attention and of all products with weights."""
     slots = frozenset(instruction.output for instruction in plan.graph.instructions if is_product(instruction))
-    return Results(slots, slots)
+    return slots, slots
 
 
 def half_products(plan: GraphPlan) -> Results:
@@ -48,7 +43,7 @@ def half_products(plan: GraphPlan) -> Results:
     for instruction in filter(is_product, plan.graph.instructions):
         (attention if is_attention(instruction) else weighted).append(instruction.output)
     slots = frozenset([*attention, *weighted[::2]])
-    return Results(slots, slots)
+    return slots, slots
 
 
 def all_but_attention(plan: GraphPlan) -> Results:
@@ -59,7 +54,7 @@ def all_but_attention(plan: GraphPlan) -> Results:
     """
     saved = frozenset(
         instruction.output for instruction in plan.graph.instructions if not is_attention(instruction))
-    return Results(plan.kept - {plan.graph.input.slot}, saved)
+    return plan.kept - {plan.graph.input.slot}, saved
 
 
 SELECTIONS: dict[str, Callable[[GraphPlan], Results]] = {
@@ -88,31 +83,27 @@ class SelectedPlan:
     """A key of `SELECTIONS`; empty to keep the input alone."""
 
     @cached_property
-    def results(self) -> Results:
-        """The results that forward keeps."""
-        return SELECTIONS[self.keeps](self.plan) if self.keeps else Results(frozenset(), frozenset())
-
-    @cached_property
     def forward(self) -> GraphPlan:
-        """The plan of the first forward."""
-        return GraphPlan(
-            self.plan.graph, of_parameters=False, of_input=False, chosen=self.results.values, saving=self.results.saved)
+        """The plan of the first forward, with the results that it keeps."""
+        values, saved = SELECTIONS[self.keeps](self.plan) if self.keeps else (frozenset(), frozenset())
+        return GraphPlan(self.plan.graph, of_parameters=False, of_input=False, chosen=values, saving=saved)
 
     @cached_property
     def again(self) -> tuple[Step, ...]:
         """The steps of recomputation, in order; each frees values that no later step and no backward reads."""
         if not self.keeps:
             return self.plan.steps
-        wanted, steps, last = set(self.plan.kept - self.results.values), list[Step](), set[int]()
+        values, saved = self.forward.chosen, self.forward.saving
+        wanted, steps, last = set(self.plan.kept - values), list[Step](), set[int]()
         for step in reversed(self.plan.steps):
             output, inputs = step.instruction.output, set(step.instruction.inputs.values())
-            lacks = step.wanted and step.instruction.operation.saves and output not in self.results.saved
+            lacks = step.wanted and step.instruction.operation.saves and output not in saved
             if output not in wanted and not lacks:
                 continue
             ending = inputs - last - self.plan.kept - self.plan.parameters - {self.plan.graph.output.slot}
             steps.append(replace(step, done=tuple(sorted(ending))))
             last |= inputs
-            wanted |= inputs - self.results.values
+            wanted |= inputs - values
         return tuple(reversed(steps))
 
     @cached_property

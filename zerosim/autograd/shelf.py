@@ -1,7 +1,6 @@
 """The shelf: where a tape keeps the inputs of units that will be recomputed, on the device or on the host."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from zerosim.autograd.operation import Shape
 from zerosim.autograd.tape_collectives import TapeGroup
@@ -61,30 +60,25 @@ def partitioned(shelf: Shelf, group: TapeGroup, allocate: Allocator) -> Shelf:
            [1., 1.]])]
     """
 
-    def room(owner: str, shape: int | Shape, dtype: Any) -> Array:
-        return allocate(shape, dtype, kind="activations", owner=owner)
+    def partition(owner: str, arrays: Sequence[Array]) -> Taken:
+        shapes, pieces = [array.shape for array in arrays], []
+        for array in arrays:
+            mine = own(array)
+            piece = allocate(chunk_length(array.size, group.size), array.dtype, kind="activations", owner=owner)
+            piece[: len(mine)], piece[len(mine) :] = mine, 0
+            pieces.append(piece)
+        taken = shelf(owner, pieces)
+        return lambda: [whole(owner, *kept) for kept in zip(shapes, taken(), strict=True)]
 
-    def own(flat: Array) -> Array:
-        part: Array = split(flat, group.size)[group.place]
+    def own(array: Array) -> Array:
+        part: Array = split(array.reshape(-1), group.size)[group.place]
         return part
 
-    def piece(owner: str, flat: Array) -> Array:
-        part = own(flat)
-        padded = room(owner, chunk_length(len(flat), group.size), flat.dtype)
-        padded[: len(part)] = part
-        padded[len(part) :] = 0
-        return padded
-
-    def whole(owner: str, shape: Shape, padded: Array) -> Array:
-        array = room(owner, shape, padded.dtype)
-        part = own(array.reshape(-1))
-        part[...] = padded[: len(part)]
+    def whole(owner: str, shape: Shape, piece: Array) -> Array:
+        array = allocate(shape, piece.dtype, kind="activations", owner=owner)
+        mine = own(array)
+        mine[...] = piece[: len(mine)]
         group.all_gather(array.reshape(-1))
         return array
-
-    def partition(owner: str, arrays: Sequence[Array]) -> Taken:
-        shapes = [array.shape for array in arrays]
-        pieces = shelf(owner, [piece(owner, array.reshape(-1)) for array in arrays])
-        return lambda: [whole(owner, *kept) for kept in zip(shapes, pieces(), strict=True)]
 
     return partition

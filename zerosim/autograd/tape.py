@@ -100,11 +100,6 @@ def as_written(plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
     return plan
 
 
-def operations_of(steps: Sequence[Step]) -> int:
-    """Floating-point operations of matrix products in these steps of backward."""
-    return sum(step.backward_operations for step in steps)
-
-
 def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
     """Refuse weights with fewer elements than the unit."""
     if len(weights) < unit.count:
@@ -271,7 +266,7 @@ class Tape:
         for number, kept in enumerate(passed.kept):
             player, (steps, _) = self._player(unit, passed.segment, kept.plan, weights, number), kept.plan.split
             inputs += player.backward(kept, upstreams.pop(0), None, steps)
-            self.operations["backward"] += operations_of(steps)
+            self.operations["backward"] += sum(step.backward_operations for step in steps)
         self._without_weights[unit].append(passed)
         return inputs
 
@@ -319,7 +314,7 @@ class Tape:
                 contribution = begun.pop(0) if begun else self._contribution(unit, weights)
             player, steps = self._player(unit, passed.segment, kept.plan, weights, number), steps_of(kept.plan)
             inputs += player.backward(kept, upstreams.pop(0) if upstreams else None, contribution, steps)
-            self.operations["backward"] += operations_of(steps)
+            self.operations["backward"] += sum(step.backward_operations for step in steps)
             if contribution is None:
                 continue
             if ends:

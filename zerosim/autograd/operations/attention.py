@@ -68,26 +68,23 @@ def causal_attention_forward(
     ([[[1.0], [2.0]]], [[[[1.0, 0.0], [0.5, 0.5]]]])
     """
     check_attended(q.shape, k.shape, v.shape, heads, key_value_heads)
-    tokens, size = q.shape[1], q.shape[2] // heads
+    samples, tokens, groups = len(q), q.shape[1], heads // key_value_heads
     y = empty((*q.shape[:2], heads * (v.shape[2] // key_value_heads)), q.dtype)
-    chances = empty((len(q), heads, tokens, tokens), q.dtype)
+    chances = empty((samples, heads, tokens, tokens), q.dtype)
     later = hidden(tokens, q.dtype.name) if isinstance(q, np.ndarray) else 0.0      # no numbers need no mask
-    scale = 1.0 / math.sqrt(size)
-    together = max(1, CACHED // (heads * tokens * tokens))
-    for start in range(0, len(q), together):
-        samples = slice(start, start + together)
-        queries, keys, values, mixed = (
-            by_head(each[samples], count) for each, count in
-            ((q, heads), (k, key_value_heads), (v, key_value_heads), (y, heads))
-        )
-        p = grouped(chances[samples], key_value_heads)
-        np.matmul(grouped(queries, key_value_heads), keys[:, :, np.newaxis].transpose(0, 1, 2, 4, 3), out=p)
+    scale, together = 1.0 / math.sqrt(q.shape[2] // heads), max(1, CACHED // (heads * tokens * tokens))
+    for start in range(0, samples, together):
+        few = slice(start, start + together)
+        queries, mixed = (by_heads(each[few], key_value_heads, groups) for each in (q, y))
+        keys, values = (by_heads(each[few], key_value_heads, 1) for each in (k, v))
+        p = chances[few].reshape(-1, key_value_heads, groups, tokens, tokens)
+        np.matmul(queries, keys.transpose(0, 1, 2, 4, 3), out=p)
         p *= scale
         p += later
         p -= np.max(p, axis=-1, keepdims=True)
         np.exp(p, out=p)
         p /= np.sum(p, axis=-1, keepdims=True)
-        np.matmul(p, values[:, :, np.newaxis], out=grouped(mixed, key_value_heads))
+        np.matmul(p, values, out=mixed)
     return y, chances
 
 
@@ -102,25 +99,24 @@ def causal_attention_backward(
         if array is not None:
             scale = 1.0 / math.sqrt(array.shape[2] // count)
     of_q, of_k, of_v = into.get("q"), into.get("k"), into.get("v")
-    room, other = empty(saved.shape[1:], saved.dtype), empty(saved.shape[1:], saved.dtype)
-    s, work = grouped(room, key_value_heads), grouped(other, key_value_heads)
+    shape = key_value_heads, groups, *saved.shape[2:]
+    s, work = empty(shape, saved.dtype), empty(shape, saved.dtype)
     for sample in range(len(upstream)):
-        p, g = (grouped(each, key_value_heads) for each in (saved[sample], by_head(upstream[sample], heads)))
+        p, g = saved[sample].reshape(shape), by_heads(upstream[sample], key_value_heads, groups)
         if of_v is not None:
-            add_groups(p.transpose(0, 1, 3, 2), g, by_head(of_v[sample], key_value_heads), groups)
+            add_groups(p.transpose(0, 1, 3, 2), g, by_heads(of_v[sample], key_value_heads, 1))
         if v is None:
             continue
-        np.matmul(g, by_head(v[sample], key_value_heads)[:, np.newaxis].transpose(0, 1, 3, 2), out=s)
+        np.matmul(g, by_heads(v[sample], key_value_heads, 1).transpose(0, 1, 3, 2), out=s)
         np.multiply(s, p, out=work)
         s -= np.sum(work, axis=-1, keepdims=True)
         s *= p
         s *= scale
         if of_q is not None and k is not None:
-            mine = grouped(by_head(of_q[sample], heads), key_value_heads)
-            np.matmul(s, by_head(k[sample], key_value_heads)[:, np.newaxis], out=mine)
+            np.matmul(s, by_heads(k[sample], key_value_heads, 1), out=by_heads(of_q[sample], key_value_heads, groups))
         if of_k is not None and q is not None:
-            queries = grouped(by_head(q[sample], heads), key_value_heads)
-            add_groups(s.transpose(0, 1, 3, 2), queries, by_head(of_k[sample], key_value_heads), groups)
+            queries = by_heads(q[sample], key_value_heads, groups)
+            add_groups(s.transpose(0, 1, 3, 2), queries, by_heads(of_k[sample], key_value_heads, 1))
 
 
 def of_packed(attention: Operation, name: str) -> Operation:
@@ -155,24 +151,19 @@ def of_packed(attention: Operation, name: str) -> Operation:
                    backward_products={"qkv": sum(attention.backward_products.values())})
 
 
-def add_groups(left: Array, right: Array, out: Array, groups: int) -> None:
-    """The products of all heads of queries that share a key, added first to last: (K, H/K, …) into (K, …)."""
-    np.matmul(left[:, 0], right[:, 0], out=out)
-    for group in range(1, groups):
-        out += np.matmul(left[:, group], right[:, group])
+def add_groups(left: Array, right: Array, out: Array) -> None:
+    """The products of all heads of queries that share a key, added first to last: (K, H/K, …) into (K, 1, …)."""
+    np.matmul(left[:, 0], right[:, 0], out=out[:, 0])
+    for group in range(1, left.shape[1]):
+        out[:, 0] += np.matmul(left[:, group], right[:, group])
 
 
-def by_head(array: Array, heads: int) -> Array:
-    """(…, T, heads·s) seen as (…, heads, T, s)."""
+def by_heads(array: Array, key_value_heads: int, groups: int) -> Array:
+    """(…, T, K·groups·s) seen as (…, K, groups, T, s)."""
     *samples, tokens, width = array.shape
-    lead = len(samples)
-    return array.reshape(*samples, tokens, heads, width // heads).transpose(*range(lead), lead + 1, lead, lead + 2)
-
-
-def grouped(by_heads: Array, key_value_heads: int) -> Array:
-    """(…, H, T, n) seen as (…, K, H/K, T, n)."""
-    *samples, heads, rows, columns = by_heads.shape
-    return by_heads.reshape(*samples, key_value_heads, heads // key_value_heads, rows, columns)
+    lead, size = len(samples), width // (key_value_heads * groups)
+    apart = array.reshape(*samples, tokens, key_value_heads, groups, size)
+    return apart.transpose(*range(lead), lead + 1, lead + 2, lead, lead + 3)
 
 
 def thirds(qkv: Array) -> dict[str, Array]:

@@ -24,14 +24,7 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, *, empty: Empty) ->
     >>> layer_norm_forward(np.array([[3.0, 5.0]]), np.ones(2), np.zeros(2), empty=np.empty).round(4)
     array([[-1.,  1.]])
     """
-    def normalize(x: Array, y: Array, work: Array) -> None:
-        standardized(x, y, work)
-        y *= weight
-        y += bias
-
-    check_normalized(x, weight, bias)
-    piecewise(normalize, x, y := like(x, empty), empty=empty, work=1)
-    return y
+    return normalized(standardized, x, weight, bias, empty)
 
 
 def layer_norm_backward(
@@ -52,13 +45,7 @@ def rms_norm_forward(x: Array, weight: Array, *, empty: Empty) -> Array:
     >>> rms_norm_forward(np.array([[1.0, 7.0]]), np.ones(2), empty=np.empty).round(4)
     array([[0.2, 1.4]])
     """
-    def normalize(x: Array, y: Array, work: Array) -> None:
-        scaled(x, y, work)
-        y *= weight
-
-    check_normalized(x, weight)
-    piecewise(normalize, x, y := like(x, empty), empty=empty, work=1)
-    return y
+    return normalized(scaled, x, weight, None, empty)
 
 
 def rms_norm_backward(
@@ -84,9 +71,27 @@ def scaled(x: Array, out: Array, work: Array) -> Array:
     return scale
 
 
+Normalize = Callable[[Array, Array, Array], Array]
+"""`standardized` or `scaled`."""
+
+
+def normalized(normalize: Normalize, x: Array, weight: Array, bias: Array | None, empty: Empty) -> Array:
+    """x̂ · weight, plus bias. Raises `ZerosimError` unless weight and bias are as long as a row."""
+    if not x.shape or weight.shape != x.shape[-1:] or (bias is not None and bias.shape != weight.shape):
+        raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x.shape, weight.shape)
+
+    def compute(x: Array, y: Array, work: Array) -> None:
+        normalize(x, y, work)
+        y *= weight
+        if bias is not None:
+            y += bias
+
+    piecewise(compute, x, y := like(x, empty), empty=empty, work=1)
+    return y
+
+
 def normalized_gradients(
-    normalize: Callable[[Array, Array, Array], Array], upstream: Array, into: Into, x: Array,
-    weight: Array | None, empty: Empty,
+    normalize: Normalize, upstream: Array, into: Into, x: Array, weight: Array | None, empty: Empty
 ) -> None:
     """Write the gradients of x and weight; `normalize` computes x̂ from x."""
     terms = like(x, empty)
@@ -108,12 +113,6 @@ def normalized_gradients(
     piecewise(differentiate, x, upstream, terms, gradient, empty=empty, work=2)
     if "weight" in into:
         np.sum(rows(terms), axis=0, out=into["weight"])
-
-
-def check_normalized(x: Array, weight: Array, bias: Array | None = None) -> None:
-    """Raise `ZerosimError` unless weight and bias are as long as a row."""
-    if not x.shape or weight.shape != x.shape[-1:] or (bias is not None and bias.shape != weight.shape):
-        raise refuse("a norm", "x (…, n), weight (n,), bias (n,)", x.shape, weight.shape)
 
 
 layer_norm = Operation(layer_norm_forward, layer_norm_backward, {"x": ("x", "weight"), "weight": ("x",), "bias": ()})
