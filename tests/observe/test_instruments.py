@@ -166,8 +166,7 @@ def test_what_is_sent_within_two_collectives_counts_in_both():
 
 def test_a_thread_beside_the_step_is_where_its_work_was_begun(at_step_three):
     comm = Observed(Post())
-    beside = Beside(comm, comm)
-    found = beside.begin(lambda comm: comm.named("all_gather", HERE.get)("b")).take()
+    found = Beside(comm, comm).begin(lambda comm: comm.named("all_gather", HERE.get)("b")).take()
     assert (str(found), str(HERE.get())) == ("in the all_gather of b, step 3 of Stage I", "in step 3 of Stage I")
 
 
