@@ -26,7 +26,7 @@ COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
     "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
     "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
-    "checkpoint": ("zerosim.commands.checkpoint", "show, verify or merge the files of a checkpoint"),
+    "checkpoint": ("zerosim.commands.checkpoint", "show the checkpoints of a run, each checked against its digest"),
     "show": ("zerosim.commands.show", "draw the messages of a collective round by round, or list all algorithms"),
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
     "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
