@@ -87,7 +87,6 @@ def pyright(folder):
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=lambda checker: checker.__name__)
 def test_types_are_complete_for_a_program_outside(checker, tmp_path):
     pytest.importorskip(checker.__name__, reason="types are checked where make lint has installed mypy and pyright")
-    """The last line alone is wrong."""
     text = Path(__file__).with_name("typed_from_outside.py").read_text() + "wrong: int = outcome.about\n"
     (tmp_path / "typed.py").write_text(text)
     assert (ROOT / "zerosim" / "py.typed").exists()
