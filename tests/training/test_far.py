@@ -23,6 +23,7 @@ from zerosim.training.experiment import prepare
 from zerosim.verdict.shapes import StepsOnShapes, expected
 
 UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
+FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)
 INPUTS = {"recompute": True, "offload_activations": True, "hidden": (5, 4, 7)}
 def memory(outcome, number=0):
     return outcome.trained[number].measured.memory[0]
