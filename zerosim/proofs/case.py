@@ -43,7 +43,8 @@ class Case:
     @cached_property
     def chunk_of(self) -> dict[int, int]:
         """The chunk of each element."""
-        return chunks_by_element(self.count, self.size)
+        cut = bounds(self.count, self.size)
+        return {element: chunk for chunk, edges in enumerate(cut) for element in range(*edges)}
 
     @cached_property
     def wrong(self) -> list[Place]:
@@ -62,15 +63,12 @@ class Case:
     def words(self, stretch: range) -> str:
         """The chunks in a stretch of a vector, in words."""
         chunks = sorted({self.chunk_of[element] for element in stretch if element in self.chunk_of})
-        if len(chunks) == self.size > 1:
-            return "the whole vector"
-        return listed("chunk", chunks)
+        return "the whole vector" if len(chunks) == self.size > 1 else listed("chunk", chunks)
 
     def cargo(self, carried: Sequence[Any]) -> str:
         """The chunks of the contributions in a message, in words."""
         elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
-        return self.words(range(0)) if not elements else listed("chunk", sorted(
-            {self.chunk_of[element] for element in elements if element in self.chunk_of}))
+        return listed("chunk", sorted({self.chunk_of[element] for element in elements if element in self.chunk_of}))
 
 
 
@@ -88,9 +86,6 @@ def listed(what: str, numbers: Sequence[int]) -> str:
     return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
 
 
-def chunks_by_element(count: int, size: int) -> dict[int, int]:
-    """The chunk of each of `count` elements."""
-    return {e: c for c, (start, stop) in enumerate(bounds(count, size)) for e in range(start, stop)}
 
 
 def expected_terms(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:

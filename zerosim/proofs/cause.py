@@ -18,7 +18,7 @@ from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.case import Case, terms
 from zerosim.proofs.ended import endless_loop
-from zerosim.proofs.proof import SMALL, Proof, again, run
+from zerosim.proofs.proof import SMALL, Proof, run
 from zerosim.proofs.subject import Subject, collective_in, named_subject
 from zerosim.worlds.local import StillRunning
 
@@ -54,7 +54,9 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
     if case is None or proof.holds:
         return None
     if case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning):
-        more = again(case, TELLING)
+        count = TELLING if case.count == case.size else 2 * TELLING + 1 if case.count > case.size else case.count
+        root = min(case.root, TELLING - 1)
+        more = Case(case.subject, run(case.subject, TELLING, count, root, case.sends), count, root, case.sends)
         if type(more.recording.failure) is type(case.recording.failure) and (why := cause(more)):
             return Diagnosis(f"on {TELLING} ranks, {why}", command(more))
     return Diagnosis(cause(case), command(case))

@@ -125,8 +125,7 @@ class Examined:
     def observed(self, comm: Communicator, x: Example) -> SeenRun:
         """One rank's run."""
         subject, traffic = self.subject, Traffic()
-        given: list[tuple[Array, Array]] = []
-        kept: list[tuple[Array, Array]] = []
+        given, kept = list[tuple[Array, Array]](), list[tuple[Array, Array]]()
 
         def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
             whole = argument.flat if isinstance(argument, Chunks) else argument
@@ -134,10 +133,10 @@ class Examined:
             returned = subject.function(comm, argument, *rest)
             given.append((before, whole.copy()))
             if x.calls_again:
-                once = returned.copy() if isinstance(returned, np.ndarray) else returned
+                first = returned.copy() if isinstance(returned, np.ndarray) else returned
                 subject.function(comm, np.zeros_like(argument), *rest)
-                if once is not None:
-                    kept.append((once, returned.copy()))
+                if first is not None:
+                    kept.append((first, returned.copy()))
             return returned
 
         vector = x.vectors[comm.rank].copy()
@@ -233,9 +232,8 @@ class Law:
 
     def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
         """The strategy for examples of this law."""
-        subject, values, comm = examined.subject, self.values, examined.comm
-        if comm is not None and values == ("symbols",):
-            values = strategies.ARITHMETIC
+        subject, comm = examined.subject, examined.comm
+        values = strategies.ARITHMETIC if comm is not None and self.values == ("symbols",) else self.values
         return strategies.examples(
             ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
             values=values, even=subject.even, rooted=subject.kind.rooted,
@@ -246,14 +244,12 @@ class Law:
         try:
             have, expected = self.sides(examined, x)
         except Failed as failed:
-            broken = LawBroken(self.report(examined.subject, x, str(failed)), x)
-            raise broken from failed.__cause__
+            raise LawBroken(self.report(examined.subject, x, str(failed)), x) from failed.__cause__
         if not all(map(same, have, expected)):
             raise LawBroken(self.report(examined.subject, x, self.says, have, expected), x)
 
-    def report(
-        self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (), expected: Sequence[Any] = ()
-    ) -> str:
+    def report(self, subject: Subject, x: Example, what: str, have: Sequence[Any] = (),
+               expected: Sequence[Any] = ()) -> str:
         """The law, the setting, and a line for each rank."""
         dtype = "symbols" if x.vectors[0].dtype == object else x.vectors[0].dtype
         setting = [f"{x.size} rank{'s' * (x.size > 1)}", f"{x.count} × {dtype}"]
@@ -274,12 +270,10 @@ def under_examination(function: Callable[..., Any] | Subject, **keywords: Unpack
     if not isinstance(function, Subject):
         ours = [name for name, row in ALGORITHMS.items() if row.function == function]
         function = named_subject(ours[0]) if ours else subject_of(function, keywords.get("collective"))
-    declared: Keywords = {}
-    if (row := function.algorithm) is not None:
-        declared = {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages}
-    declared.update(keywords)
-    return Examined(function, declared.get("comm"), declared.get("order"), declared.get("sent_bytes"),
-                    declared.get("messages"))
+    row = function.algorithm
+    declared = {} if row is None else {"order": row.order, "sent_bytes": row.sent_bytes, "messages": row.messages}
+    given: dict[str, Any] = {keyword: value for keyword, value in keywords.items() if keyword != "collective"}
+    return Examined(function, **declared | given)
 
 
 def same(have: Any, expected: Any) -> bool:
@@ -319,9 +313,5 @@ def law(
 ) -> Callable[[Callable[[Examined, Example], Sides]], Law]:
     """A decorator that makes a law of the function that computes its two sides; the docstring is its statement."""
 
-    def made(sides: Callable[[Examined, Example], Sides]) -> Law:
-        return Law(
-            sides.__name__, (sides.__doc__ or "").strip(), collectives, sides, tuple(values), reductions, needs
-        )
-
-    return made
+    return lambda sides: Law(
+        sides.__name__, (sides.__doc__ or "").strip(), collectives, sides, tuple(values), reductions, needs)

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, of_everyone
-from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.sharding import bounds, split
 from zerosim.proofs import strategies
@@ -142,15 +141,20 @@ def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the declared order"""
     assert examined.order is not None
-    return examined(x), [added(examined.subject.kind, examined.order, x, rank) for rank in range(x.size)]
+    kind, results = examined.subject.kind, list[Any]()
+    for rank, vector in enumerate(map(np.empty_like, x.vectors)):
+        for chunk in kind.filled(rank, x.size, x.root):
+            contributions = kind.contributions(x.vectors, rank, chunk, x.root)
+            split(vector, x.size)[chunk][...] = examined.order(contributions, chunk)
+        results.append(kind.left(vector, rank, x.size, x.root))
+    return examined(x), results
 
 
 @law(*COLLECTIVES, needs="sent_bytes=")
 def sends_the_declared_bytes(examined: Examined, x: Example) -> Sides:
     """every rank sends the declared number of bytes"""
     assert examined.sent_bytes is not None
-    item = x.vectors[0].itemsize
-    lengths = [(stop - start) * item for start, stop in bounds(x.count, x.size)]
+    lengths = [(stop - start) * x.vectors[0].itemsize for start, stop in bounds(x.count, x.size)]
     declared = [examined.sent_bytes(lengths, rank, x.root) for rank in range(x.size)]
     return [f"{seen.sent_bytes} bytes" for seen in examined.seen(x)], [f"{count} bytes" for count in declared]
 
@@ -217,11 +221,3 @@ def dealt(x: Example, pieces: Sequence[Any]) -> Example:
 def on_the_root(x: Example, vectors: Sequence[Any]) -> list[Any]:
     """The root's own vector for the root, None for the others."""
     return [vector if rank == x.root else None for rank, vector in enumerate(vectors)]
-
-
-def added(kind: CollectiveKind, order: orders.AddingOrder, x: Example, rank: int) -> Any:
-    """The expected result of a reducing collective on `rank`, its sources added in this order."""
-    vector = np.empty_like(x.vectors[rank])
-    for chunk in kind.filled(rank, x.size, x.root):
-        split(vector, x.size)[chunk][...] = order(kind.contributions(x.vectors, rank, chunk, x.root), chunk)
-    return kind.left(vector, rank, x.size, x.root)

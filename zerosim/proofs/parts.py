@@ -122,16 +122,14 @@ def collective_claims(name: str, examined: Subject) -> list[Claim]:
 
 def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
     """The first fault on the fewest ranks, and its cause."""
-    right = list[int]()
-    for size in sizes:
+    for number, size in enumerate(sizes):
         proof = prove(examined, size)
         failure = proof.case and proof.case.recording.failure
         if isinstance(failure, NotImplementedError):
             raise failure
         if proof.faults:
-            before = f"right on {', '.join(map(str, right))}, but " if right else ""
+            before = f"right on {', '.join(map(str, sizes[:number]))}, but " if number else ""
             return f"{before}on {size} ranks: {proof.faults[0].what}\n{diagnosis(proof)}"
-        right.append(size)
     return None
 
 
@@ -234,8 +232,6 @@ def described(divergence: Divergence) -> str:
 # Other parts.
 
 
-def optimizer_of(name: str, part: Any) -> Optimizer:
-    return part if isinstance(part, Optimizer) else declared(name, part)
 
 
 def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
@@ -326,7 +322,7 @@ def differs(**sections: Any) -> str | None:
 KINDS: dict[str, tuple[Callable[[str, Any], list[Claim]], Callable[[str, Any], Any]]] = {
     "collective": (collective_claims, collective_of),
     "stage": (stage_claims, as_stage),
-    "optimizer": (optimizer_claims, optimizer_of),
+    "optimizer": (optimizer_claims, lambda name, part: part if isinstance(part, Optimizer) else declared(name, part)),
     "model": (model_claims, as_model),
     "samples": (samples_claims, as_source),
 }

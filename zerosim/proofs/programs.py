@@ -167,12 +167,14 @@ def findings(scenario: CollectiveScenario, outcomes: Sequence[ProgramOutcome]) -
         yield Finding(
             f"{after} the ranks hold {'the same' if expect.ranks_agree else 'different'} bytes",
             (differ is None) == expect.ranks_agree, f"{after} {differ or 'all ranks hold the same bytes'}")
-    if expect.same_bytes_sent is not None:
-        sent_bytes = [outcome.sent_bytes for outcome in outcomes]
-        yield same_counts("bytes", outcomes, sent_bytes, claimed=expect.same_bytes_sent)
-    if expect.same_messages is not None:
-        messages = [outcome.messages for outcome in outcomes]
-        yield same_counts("messages", outcomes, messages, claimed=expect.same_messages)
+    for what, claimed, counts in (("bytes", expect.same_bytes_sent, [outcome.sent_bytes for outcome in outcomes]),
+                                  ("messages", expect.same_messages, [outcome.messages for outcome in outcomes])):
+        if claimed is not None:
+            yield Finding(
+                f"the programs send {'as many' if claimed else 'different numbers of'} {what}",
+                all(of_ranks == counts[0] for of_ranks in counts) == claimed,
+                "; ".join(f"{outcome.program.name} sent {spread(of_ranks)} {what} per rank"
+                          for outcome, of_ranks in zip(outcomes, counts, strict=True)))
     for outcome in outcomes if expect.results else ():
         yield expected_results(scenario, outcome)
 
@@ -183,17 +185,16 @@ def different_results(scenario: CollectiveScenario, outcomes: Sequence[ProgramOu
     for other in outcomes[1:]:
         names = f"{first.program.name} and {other.program.name}"
         for rank, (result, others) in enumerate(zip(first.results, other.results, strict=True)):
-            if result is None or others is None:
-                if result is others:
-                    continue
+            if (result is None) != (others is None):
                 some, none = (other, first) if result is None else (first, other)
                 return f"{some.program.name} leaves a vector on rank {rank}, {none.program.name} leaves nothing there"
-            if len(result) != len(others) and result.tobytes() != others.tobytes():
+            if result is None or others is None or result.tobytes() == others.tobytes():
+                continue
+            if len(result) != len(others):
                 return f"{names} leave vectors of {len(result)} and {len(others)} elements on rank {rank}"
-            if result.tobytes() != others.tobytes():
-                differing = differs(result, others)
-                return (f"{names} differ in {share(differing)} on rank {rank}"
-                        f"{in_other_chunks(scenario, first.program, other.program, differing)}")
+            differing = differs(result, others)
+            return (f"{names} differ in {share(differing)} on rank {rank}"
+                    f"{in_other_chunks(scenario, first.program, other.program, differing)}")
     return None
 
 
@@ -229,9 +230,8 @@ def in_other_chunks(
 
 def different_ranks(outcome: ProgramOutcome) -> str | None:
     """The first rank whose result differs from that of the first rank with one."""
-    results = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
-    _, first = results[0]
-    for rank, result in results[1:]:
+    (_, first), *others = [(rank, result) for rank, result in enumerate(outcome.results) if result is not None]
+    for rank, result in others:
         if len(result) != len(first):
             return f"rank {rank} holds {len(result)} elements and rank 0 {len(first)}"
         if result.tobytes() != first.tobytes():
@@ -239,14 +239,6 @@ def different_ranks(outcome: ProgramOutcome) -> str | None:
     return None
 
 
-def same_counts(
-    what: str, outcomes: Sequence[ProgramOutcome], counts: Sequence[list[int]], *, claimed: bool
-) -> Finding:
-    same = all(of_ranks == counts[0] for of_ranks in counts)
-    seen = "; ".join(f"{outcome.program.name} sent {spread(of_ranks)} {what} per rank"
-                     for outcome, of_ranks in zip(outcomes, counts, strict=True))
-    claim = f"the programs send {'as many' if claimed else 'different numbers of'} {what}"
-    return Finding(claim, same == claimed, seen)
 
 
 def spread(counts: Sequence[int]) -> str:

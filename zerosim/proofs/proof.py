@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zerosim.collectives.kinds import COLLECTIVES, CollectiveKind
+from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError, error_line
 from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
-from zerosim.proofs.case import Case, expected_terms
+from zerosim.proofs.case import Case
 from zerosim.proofs.ended import in_file, raised
 from zerosim.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
@@ -57,33 +57,26 @@ class SentChunks(NamedTuple):
                 f"{plural(self.rounds, 'round')}{least}")
 
 
-def sent_in(recording: Recording, kind: CollectiveKind, root: int) -> SentChunks:
+def sent_in(case: Case) -> SentChunks:
     """The messages and chunks of a run with one element in each chunk.
+
+    Source of the least for all-reduce: Patarasuk and Yuan (2009), section 2.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> for name in ("ring.all_reduce", "naive.all_reduce", "tree.broadcast"):
     ...     subject = named_subject(name)
-    ...     print(sent_in(run(subject, 4, 4), subject.kind, root=0))
+    ...     print(sent_in(Case(subject, run(subject, 4, 4), count=4)))
     24 chunks in 24 messages and 6 rounds; 24 chunks is the least
     24 chunks in 6 messages and 6 rounds; 24 chunks is the least
     12 chunks in 3 messages and 2 rounds; 12 chunks is the least
     """
-    chunks = sum(len(message.carried) for message in recording.messages)
-    return SentChunks(
-        recording.size, len(recording.messages), recording.rounds, chunks, least_chunks(kind, recording.size, root))
-
-
-def least_chunks(kind: CollectiveKind, size: int, root: int) -> int:
-    """The least chunks that any algorithm sends for this collective.
-
-    Source for all-reduce: Patarasuk and Yuan (2009), section 2.
-    """
     holders: defaultdict[tuple[Term, ...], set[int]] = defaultdict(set)
-    for (rank, _), terms in expected_terms(kind, size, size, root).items():
+    for (rank, _), terms in case.expected.items():
         holders[terms].add(rank)
-    return sum(
-        len(contributors) + len(holding) - 1 - bool(contributors & holding)
-        for terms, holding in holders.items() for contributors in [{term.rank for term in terms}])
+    least = sum(len(contributors) + len(holding) - 1 - bool(contributors & holding)
+                for terms, holding in holders.items() for contributors in [{term.rank for term in terms}])
+    chunks = sum(len(message.carried) for message in case.messages)
+    return SentChunks(case.size, len(case.messages), case.recording.rounds, chunks, least)
 
 
 SMALL = 16
@@ -98,11 +91,9 @@ MOST_RANKS = 256
 WAITING = "sends that wait for their receivers, as MPI sends may"
 
 KNOWN_ORDERS: dict[str, orders.AddingOrder] = {
-    "ring": orders.ring,
-    "rank order": orders.rank_order,
-    "near tree": orders.near_tree,
-    "folded tree": orders.folded_tree,
-}
+    "ring": orders.ring, "rank order": orders.rank_order, "near tree": orders.near_tree,
+    "folded tree": orders.folded_tree}
+
 
 @dataclass(frozen=True)
 class ProofFault:
@@ -147,11 +138,11 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
     >>> proof.holds, proof.order, proof.held[2][0]
     (True, 'declared', ((g1 + g2) + g0))
     """
-    proof = Proof(subject, size)
-    proof.lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
-    if subject.even:
-        proof.lengths = [size, 2 * size]
-    proof.lengths = [*lengths] if lengths is not None else proof.lengths
+    if lengths is None and subject.even:
+        lengths = [size, 2 * size]
+    elif lengths is None:
+        lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
+    proof = Proof(subject, size, lengths=[*lengths])
     for count in proof.lengths:
         for root in roots(subject, size):
             examine(proof, count, root, "buffered")
@@ -165,18 +156,16 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
 def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
     """A proof for each supported number of ranks, until one does not end; raises `UsageError` if there is none."""
     if subject.collective not in COLLECTIVES:
-        raise UsageError(
-            f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show draws its "
-            f"messages"
-        )
+        raise UsageError(f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show "
+                         "draws its messages")
     if max(asked) > MOST_RANKS:
         raise UsageError(f"a proof is on at most {MOST_RANKS} ranks, not {max(asked)}, since it keeps every rank's "
                          "vector after every message; give fewer ranks")
     served = [size for size in asked if subject.serves(size)]
     row = subject.algorithm or subject.declared
     if not served and row is not None:
-        refused = ", ".join(map(str, asked))
-        raise UsageError(f"{subject.name} serves {row.limit}, not {refused}; give different numbers of ranks")
+        raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, asked))}; give different numbers "
+                         "of ranks")
     proofs: list[Proof] = []
     for size in served:
         proofs.append(prove(subject, size))
@@ -206,7 +195,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
     if not proof.faults and recording.results is not None:
         if not proof.held and count == size:
             proof.held = [list(result) for result in recording.results]
-            proof.sent = sent_in(recording, subject.kind, root)
+            proof.sent = sent_in(case)
             check_sent(proof, proof.sent)
         if subject.kind.reducing and sends == "buffered" and count:
             check_order(proof, case)
@@ -221,26 +210,16 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         subject(comm, vector, root)
         return elements(vector)
 
-    vectors = [beginning(subject.kind, rank, size, count, root) for rank in range(size)]
+    vectors = [blanks(rank, count) for rank in range(size)]
+    for rank, vector in enumerate(vectors):  # a rank's terms where it contributes
+        brought = subject.kind.brought(vector, rank, size, root)
+        if brought is not None:
+            brought[:] = subject.kind.brought(symbols(rank, count), rank, size, root)
     if subject.shipped:
         return record(program, vectors, sends=sends)
     return record(program, vectors, sends=sends, limit_seconds=LIMIT_SECONDS, file=subject.file)
 
 
-def beginning(kind: CollectiveKind, rank: int, size: int, count: int, root: int) -> Any:
-    """The initial vector of `rank`: its terms where it contributes, else blanks."""
-    vector = blanks(rank, count)
-    brought = kind.brought(vector, rank, size, root)
-    if brought is not None:
-        brought[:] = kind.brought(symbols(rank, count), rank, size, root)
-    return vector
-
-
-def again(case: Case, size: int) -> Case:
-    """The case, run on a different number of ranks."""
-    count = size if case.count == case.size else 2 * size + 1 if case.count > case.size else case.count
-    subject, root = case.subject, min(case.root, size - 1)
-    return Case(subject, run(subject, size, count, root, case.sends), count, root, case.sends)
 
 
 def faults(case: Case) -> Iterator[ProofFault]:

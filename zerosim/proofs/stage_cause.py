@@ -94,14 +94,14 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
     return recorded_step
 
 
+@dataclass
 class Recorder:
     """The calls of one rank in one step, and references to their results that keep none of them in memory."""
 
-    def __init__(self, replica: Replica, file: str) -> None:
-        self.replica = replica
-        self.file = file
-        self.calls: list[VerbCall] = []
-        self.results: dict[tuple[Key, int], weakref.ref[Any]] = {}
+    replica: Replica
+    file: str
+    calls: list[VerbCall] = field(default_factory=list)
+    results: dict[tuple[Key, int], weakref.ref[Any]] = field(default_factory=dict)
 
     def begun(self, verb: str, given: Sequence[Any]) -> VerbCall:
         unit = getattr(given[0], "name", "") if given else ""
@@ -110,14 +110,23 @@ class Recorder:
         self.calls.append(VerbCall(verb, unit, copies, line_in(self.file), alive))
         return self.calls[-1]
 
-    def ended(self, call: VerbCall, unit: Any, gave: Any) -> None:
-        results = gave if isinstance(gave, tuple) else (gave,)
-        call.gave = [self.copied(result, unit if call.key[0] == "reduce_scatter" else None) for result in results]
-        last = results[-1][0] if isinstance(results[-1], list) and results[-1] else results[-1]
-        if isinstance(last, np.ndarray):
-            while isinstance(last.base, np.ndarray):
-                last = last.base
-            self.results[call.key, sum(noted.key == call.key for noted in self.calls)] = weakref.ref(last)
+    def noting(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method of a verb, whose calls and results are noted."""
+
+        def call_of_verb(*given: Any, **named: Any) -> Any:
+            call = self.begun(verb, [*given, *named.values()])
+            gave = method(*given, **named)
+            results = gave if isinstance(gave, tuple) else (gave,)
+            unit = given[0] if given and call.key[0] == "reduce_scatter" else None
+            call.gave = [self.copied(result, unit) for result in results]
+            last = results[-1][0] if isinstance(results[-1], list) and results[-1] else results[-1]
+            if isinstance(last, np.ndarray):
+                while isinstance(last.base, np.ndarray):
+                    last = last.base
+                self.results[call.key, sum(earlier.key == call.key for earlier in self.calls)] = weakref.ref(last)
+            return gave
+
+        return call_of_verb
 
     def copied(self, value: Any, unit: Any = None) -> Any:
         """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
@@ -133,7 +142,7 @@ class Recorded:
     """A replica or a tape whose verbs are recorded; `instead` are attributes instead of its own."""
 
     def __init__(self, of: Any, verbs: Sequence[str], recorder: Recorder, **instead: Any) -> None:
-        self.__dict__.update({verb: noting(verb, getattr(of, verb), recorder) for verb in verbs}, _of=of, **instead)
+        self.__dict__.update({verb: recorder.noting(verb, getattr(of, verb)) for verb in verbs}, _of=of, **instead)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
@@ -142,14 +151,6 @@ class Recorded:
         setattr(self._of, name, value)
 
 
-def noting(verb: str, method: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
-        note = recorder.begun(verb, [*given, *named.values()])
-        gave = method(*given, **named)
-        recorder.ended(note, given[0] if given else None, gave)
-        return gave
-
-    return call
 
 
 # The first difference.

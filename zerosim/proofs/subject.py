@@ -54,15 +54,11 @@ class Subject:
         """Whether its code is zerosim's own, which needs no time limit."""
         return self.algorithm is not None or self.file.startswith(HOUSE)
 
-    @cached_property
-    def parameters(self) -> list[str]:
-        """The names of its parameters."""
-        return list(inspect.signature(self.function).parameters)
 
     @cached_property
     def takes_reduction(self) -> bool:
         """Whether it accepts a reduction: it has a parameter named `reduce`."""
-        return self.kind.reducing and "reduce" in self.parameters
+        return self.kind.reducing and "reduce" in inspect.signature(self.function).parameters
 
     @property
     def keeps_argument(self) -> bool:
@@ -126,10 +122,8 @@ def subject(function: Callable[..., Any] | Algorithm, collective: str | None = N
     name: str = getattr(function, "__name__", "the function")
     claimed = collective or collective_in(name)
     if claimed not in COLLECTIVES:
-        raise UsageError(
-            f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)} (on the command line "
-            "with --as), or let the function's name contain it"
-        )
+        raise UsageError(f"which collective is {collective or name!r}? Name one of {', '.join(COLLECTIVES)} (on the "
+                         "command line with --as), or let the function's name contain it")
     parameters = list(inspect.signature(function).parameters)
     manner: Literal["in place", "array"] = "in place" if parameters[1:2] and parameters[1] in IN_PLACE else "array"
     return Subject(name, claimed, function, manner, declared=row)
@@ -160,10 +154,8 @@ def named_subject(
         return Subject(name, row.collective, row.function, "in place", row)
     if not is_python(name):
         among = f" nor a stage ({', '.join(stages)})" if stages else ""
-        raise UsageError(
-            f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor FILE.py:FUNCTION"
-            f"{meant(name, [*ALGORITHMS, *stages])}"
-        )
+        raise UsageError(f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor "
+                         f"FILE.py:FUNCTION{meant(name, [*ALGORITHMS, *stages])}")
     return subject((loader or Loader()).load(name, folder).value, collective)
 
 

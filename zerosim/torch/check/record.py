@@ -243,12 +243,8 @@ class Record:
 
     @classmethod
     def of(cls, frames: Iterable[Frame]) -> "Record":
-        record = cls(Facts())
-        for frame in frames:
-            record.facts = frame.facts
-            record.steps += [frame.step] if frame.step is not None else []
-            record.ended = frame.ended
-        return record
+        *earlier, last = Frame(Facts()), *frames
+        return cls(last.facts, [frame.step for frame in (*earlier, last) if frame.step is not None], last.ended)
 
 
 def write(frame: Frame, file: BinaryIO) -> None:
@@ -267,8 +263,3 @@ def read(file: Path) -> Record:
         if at <= len(content):
             frames.append(decoder.decode(content[start:at]))
     return Record.of(frames)
-
-
-def name_of(rank: int) -> str:
-    """The name of a rank's file."""
-    return f"rank{rank:05}"

@@ -21,6 +21,7 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.tensor import DTensor, parallel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -37,7 +38,6 @@ from zerosim.torch.check.sketch import digest, sketch, whole
 from zerosim.torch.check.tensors import (
     calls_itself,
     digest_of,
-    first_tensor,
     leaves_below,
     local,
     loss_factor,
@@ -80,15 +80,11 @@ class Recorder(Watch):
         self.terms: dict[str, list[Term]] = {}
         self.present: Any = WeakIdKeyDictionary()
         """The gradients that the last backward has left: their identity and version."""
-        self.batches: list[Batch] = []
-        self.gathered: dict[str, tuple[Gathered, Any]] = {}
-        self.activations: list[Activation] = []
+        self.forget()
         self.unseen = True
         """Whether no forward has ended yet."""
         self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
-        self.reasons: list[str] = []
         self.backwards = self.depth = self.within = self.updating = self.wrapping = self.asleep = self.clipping = 0
-        self.forwards, self.returned = 0, set[int]()
         self.line, self.version = "", 0
         self.epoch: tuple[dict[str, int], str] = {}, ""
         """The sampler that has begun an epoch since the last forward, and the line that did."""
@@ -99,6 +95,14 @@ class Recorder(Watch):
         self.reduced: Any = None
         """The number that the script has reduced last, and before this backward."""
         self.counted: Any = None
+
+    def forget(self) -> None:
+        """A new window begins."""
+        self.batches: list[Batch] = []
+        self.gathered: dict[str, tuple[Gathered, Any]] = {}
+        self.activations: list[Activation] = []
+        self.reasons: list[str] = []
+        self.forwards, self.returned = 0, set[int]()
 
     @property
     def active(self) -> bool:
@@ -121,9 +125,9 @@ class Recorder(Watch):
         self.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
         self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(self.clip, None), self.clipped)
         for owner in (nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
-            self.watch(owner, "__init__", partial(self.before_wrapping, True), self.wrap)
+            self.watch(owner, "__init__", partial(self.before_wrapping, 1), self.wrap)
         for owner in (fsdp, dist.fsdp._fully_shard):
-            self.watch(owner, "fully_shard", partial(self.before_wrapping, False), self.wrap)
+            self.watch(owner, "fully_shard", partial(self.before_wrapping, 0), self.wrap)
         for owner in (parallel, parallel.api):
             self.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(self.facts, args, kwargs))
         for owner in (nn.utils, nn.utils.clip_grad):
@@ -143,7 +147,7 @@ class Recorder(Watch):
         try:
             yield self
         finally:
-            self.leave()
+            self.leaving.close()
             for handle in self.hooked.values():
                 handle.remove()
 
@@ -167,7 +171,7 @@ class Recorder(Watch):
 
     def enter(self, module: Any) -> None:
         self.depth += 1
-        if self.depth == 1 and self.active:
+        if self.depth == 1 and self.active and module not in self.paths:
             self.know(module)
 
     def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
@@ -187,7 +191,8 @@ class Recorder(Watch):
             self.number(digest_of(output, not_parts=True), vars(batch), "returned")
             self.batches.append(batch)
             self.epoch = {}, ""
-            root = first_tensor(output)
+            root = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
+                        None)
             if root is not None and not root.is_meta:
                 self.half = root.dtype is torch.float16
                 self.forwards += 1
@@ -196,8 +201,6 @@ class Recorder(Watch):
 
     def know(self, root: Any) -> None:
         """Name the parameters of a model that is called."""
-        if root in self.paths:
-            return
         for path, module in root.named_modules():
             self.paths.setdefault(module, plainly(path))
             if type(module).__name__ == "DeepSpeedEngine":
@@ -454,7 +457,11 @@ class Recorder(Watch):
                           for key, value in group.items()
                           if isinstance(value, float | int | str | tuple) or (key == "lr" and value.is_cpu)}
                          for group in getattr(optimizer, "param_groups", ())]
-        step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer), self.hooks_beside(own)])]
+        step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer)])]
+        hooks_of = [(self.hooked[parameter].id, [*parameter._backward_hooks]) for parameter in own
+                    if parameter in self.hooked and parameter._backward_hooks]
+        if any(hook in hooks[:-1] for hook, hooks in hooks_of):
+            step.reasons.append("a hook of the script changes gradients after the check has seen them")
         step.states = self.states(optimizer)
         if not step.clips:
             self.notice_touched(optimizer)
@@ -487,14 +494,6 @@ class Recorder(Watch):
                 counts[self.names[parameter]] = float(count)
         return counts
 
-    def hooks_beside(self, parameters: list[Any]) -> str:
-        """Why the terms may not be what is accumulated; empty if they are."""
-        for parameter in parameters:
-            own = self.hooked.get(parameter)
-            after = list(parameter._backward_hooks or ())
-            if own is not None and own.id in after and after[-1] != own.id:
-                return "a hook of the script changes gradients after the check has seen them"
-        return ""
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
         """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""
@@ -514,12 +513,6 @@ class Recorder(Watch):
         self.forget()
         self.open[step.optimizer] = Step(step.optimizer, step.number)
         return None
-
-    def forget(self) -> None:
-        """A new window begins."""
-        self.batches, self.activations, self.reasons = [], [], []
-        self.gathered.clear()
-        self.forwards, self.returned = 0, set()
 
     def before_engine_step(self, args: Any, kwargs: Any) -> bool:
         """DeepSpeed's engine is its optimizer; those within, of flat partitions, are not followed."""
@@ -583,15 +576,15 @@ class Recorder(Watch):
 
     # -- trainers
 
-    def before_wrapping(self, by_constructor: bool, args: Any, kwargs: Any) -> list[Any]:
-        """A trainer wraps a module: note the weights before it shards them."""
-        given = args[int(by_constructor)] if len(args) > int(by_constructor) else kwargs["module"]
+    def before_wrapping(self, position: int, args: Any, kwargs: Any) -> list[Any]:
+        """A trainer wraps the module at this position of its arguments: note the weights before it shards them."""
+        given = args[position] if len(args) > position else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
         self.wrapping += 1
-        before = [(owner, name, digest_of([parameter])) for one in (() if self.updates else modules)
-                  for owner in one.modules() for name, parameter in owner._parameters.items()
+        before = [(owner, name, digest_of([parameter])) for module in (() if self.updates else modules)
+                  for owner in module.modules() for name, parameter in owner._parameters.items()
                   if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
-        return [modules, before, args[0] if by_constructor else None]
+        return [modules, before, args[0] if position else None]
 
     def wrap(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.wrapping -= 1
@@ -604,15 +597,15 @@ class Recorder(Watch):
         if reduced is not None:
             about = torch.finfo(reduced)
             self.facts.reduced = max(self.facts.reduced, (about.eps / 2, about.tiny))
-        for one in modules if shards else ():
-            self.wrapped.append((one, before, [digest_of([parameter]) for parameter in one.parameters()]))
+        for module in modules if shards else ():
+            self.wrapped.append((module, before, [digest_of([parameter]) for parameter in module.parameters()]))
 
     def note_wrapped(self) -> None:
         """Whether the shards of wrapped modules are what they were made from."""
         for module, before, after in self.wrapped:
             now = [digest_of([parameter]) for parameter in module.parameters()]
             if len(now) == len(after) and before:
-                same = torch.stack([one == other for one, other in zip(now, after, strict=True)]).all().long()
+                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all().long()
                 for owner, name, value in before:
                     if owner in self.paths:
                         self.later(torch.stack([value, same]), partial(

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from zerosim.torch.check.book import lines, unjudged
 from zerosim.torch.check.judge import FINISHED, judge
-from zerosim.torch.check.record import Frame, Record, name_of, read, write
+from zerosim.torch.check.record import Frame, Record, read, write
 
 JUDGED = "judged"
 """The file that the process makes which judges."""
@@ -77,7 +77,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
                 frame.facts.rank = rank
                 frame.facts.size = launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1
             frame.facts.process = os.getpid()
-            files.append((folder / name_of(frame.facts.rank)).open("wb"))
+            files.append((folder / f"rank{frame.facts.rank:05}").open("wb"))
         write(frame, files[0])
 
     recorder, ended = Recorder(keep, asked.first, asked.last), "killed"

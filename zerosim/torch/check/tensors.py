@@ -66,9 +66,6 @@ def digest_of(values: Any, not_parts: bool = False) -> Any:
     return torch.where(varied, total, 0)
 
 
-def first_tensor(values: Any) -> Any:
-    """The first tensor with a gradient in nested values."""
-    return next((leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad), None)
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

@@ -19,7 +19,7 @@ Keep = Callable[[Any], None]
 
 
 class Watch:
-    """What is watched until `leave`, and the numbers on devices that have not been copied yet."""
+    """What is watched until `leaving` is closed, and the numbers on devices that have not been copied yet."""
 
     def __init__(self) -> None:
         self.leaving = ExitStack()
@@ -27,9 +27,6 @@ class Watch:
         self.inside = 0
         self._later: list[tuple[Any, Keep]] = []
 
-    def leave(self) -> None:
-        """Restore everything."""
-        self.leaving.close()
 
     def safely(self, method: Callable[..., Any], *given: Any) -> Any:
         """What `method` returns; None if it fails, or if it is the observer itself that calls."""
