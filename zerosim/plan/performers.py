@@ -113,6 +113,9 @@ class FusedKernels:
             function(*arrays, empty=in_registers, **undrawn(named))
             for name in [name for name in into.passed if owner(into[name]) is not owner(upstream)]:
                 into[name] = empty(into[name].shape, into[name].dtype)
+        elif not step.instruction.operation.saves:
+            for name in into:       # all at once, as the operation would take them
+                into.get(name)
 
     def _kept_of(self, step: Step, y: Any, saved: Any = None) -> list[tuple[Any, Any]]:
         """The shapes and dtypes of what is kept."""
