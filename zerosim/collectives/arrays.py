@@ -175,8 +175,8 @@ def reduce(
     chosen = find("reduce", algorithm, comm.size, commutative=commutative)
     check_associative(reduce)
     to = out if comm.rank == root else None
-    found = worked_on(comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
-    return found if comm.rank == root else None
+    result = worked_on(comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
+    return result if comm.rank == root else None
 
 
 def scatter(

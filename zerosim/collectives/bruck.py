@@ -23,14 +23,14 @@ def all_gather(comm: Communicator, chunks: Chunks) -> None:
     """Fill every chunk c with the chunk c of rank c, its owner."""
     rotated = chunks[:].copy()
     rotated[: len(chunks[comm.rank])] = chunks[comm.rank]
-    for held in near_first(comm.size):
-        count = min(held, comm.size - held)
-        known = length(chunks, comm.rank, held)
-        arriving = length(chunks, comm.rank + held, count)
+    for known_chunks in near_first(comm.size):
+        count = min(known_chunks, comm.size - known_chunks)
+        known = length(chunks, comm.rank, known_chunks)
+        arriving = length(chunks, comm.rank + known_chunks, count)
         comm.exchange(rotated[: length(chunks, comm.rank, count)],
-                      to=(comm.rank - held) % comm.size,
+                      to=(comm.rank - known_chunks) % comm.size,
                       into=rotated[known : known + arriving],
-                      source=(comm.rank + held) % comm.size)
+                      source=(comm.rank + known_chunks) % comm.size)
     behind = length(chunks, comm.rank, comm.size - comm.rank)
     chunks[comm.rank :][...] = rotated[:behind]
     chunks[: comm.rank][...] = rotated[behind:]

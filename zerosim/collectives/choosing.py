@@ -64,7 +64,7 @@ class BySize(Algorithm):
 
 
 AUTO_ALL_GATHER = BySize(
-    **{**{each.name: getattr(ALGORITHMS["bruck.all_gather"], each.name) for each in fields(Algorithm)},
+    **{**{field.name: getattr(ALGORITHMS["bruck.all_gather"], field.name) for field in fields(Algorithm)},
        "name": "auto", "title": "doubling or Bruck's algorithm for short vectors, the ring for long ones"})
 
 

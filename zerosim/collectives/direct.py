@@ -31,11 +31,11 @@ def reduce_scatter(
     comm: Communicator, chunks: Sequence[Payload], reduce: Reduction = np.add
 ) -> None:
     """Write into `chunks[comm.rank]` its reduction over all ranks; the other chunks are unchanged."""
-    mine = chunks[comm.rank].copy()
+    own = chunks[comm.rank].copy()
     for partner in range(comm.size):
         if partner != comm.rank:
             comm.exchange(chunks[partner], to=partner, into=chunks[comm.rank], source=partner,
-                          reduce=in_turn(reduce, partner, comm.rank, mine))
+                          reduce=in_turn(reduce, partner, comm.rank, own))
 
 
 def all_gather(comm: Communicator, chunks: Sequence[Payload]) -> None:

@@ -47,9 +47,9 @@ def reduce(
     if comm.rank != root:
         comm.send(vector, to=root)
         return
-    mine = vector.copy()
+    own = vector.copy()
     for source in others(comm):
-        comm.recv(into=vector, source=source, reduce=in_turn(reduce, source, root, mine))
+        comm.recv(into=vector, source=source, reduce=in_turn(reduce, source, root, own))
 
 
 reduce_to = reduce  # below, `reduce` is the name of an argument

@@ -58,12 +58,12 @@ class Narrowed(ExchangesTogether):
         self._allocate = allocate
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        coming = [self._room(each.into) for each in exchanges]
+        coming = [self._room(exchange.into) for exchange in exchanges]
         self._comm.exchange_all([
-            Exchange(self._encoded(each.outgoing), each.to, into, each.source)
-            for each, into in zip(exchanges, coming, strict=True)])
-        for each in exchanges:
-            self._take(coming.pop(0), each.into, each.reduce)
+            Exchange(self._encoded(exchange.outgoing), exchange.to, into, exchange.source)
+            for exchange, into in zip(exchanges, coming, strict=True)])
+        for exchange in exchanges:
+            self._take(coming.pop(0), exchange.into, exchange.reduce)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self._comm.send(self._encoded(outgoing), to=to)

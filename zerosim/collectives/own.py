@@ -71,25 +71,25 @@ def unrecorded(*_: Any) -> NoReturn:
 def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
     """A function that turns the object that a scenario names into an algorithm of this kind; it raises `UsageError`."""
 
-    def made(name: str, found: Any) -> Algorithm:
-        if not isinstance(found, Algorithm) and not inspect.isfunction(found):
-            raise UsageError(f"{name} is a {type(found).__name__}; give a function of a communicator and chunks")
-        algorithm = found if isinstance(found, Algorithm) else declared(name, kind, found)
+    def algorithm_of(name: str, named: Any) -> Algorithm:
+        if not isinstance(named, Algorithm) and not inspect.isfunction(named):
+            raise UsageError(f"{name} is a {type(named).__name__}; give a function of a communicator and chunks")
+        algorithm = named if isinstance(named, Algorithm) else declared(name, kind, named)
         check_parameters(name, kind, algorithm.function)
         if COLLECTIVE_KINDS[kind].reducing and algorithm.order is None:
             raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above "
                              f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")
         return replace(algorithm, name=name, collective=kind)
 
-    return made
+    return algorithm_of
 
 
 def check_parameters(name: str, kind: str, function: Callable[..., None]) -> None:
     """Refuse a function whose parameters are not those of its kind in place."""
     promised = COLLECTIVE_KINDS[kind]
-    due: Sequence[str] = ("comm", *promised.parameters, *(["root"] if promised.rooted else []))
-    required = [each.name for each in inspect.signature(function).parameters.values()
-                if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(required) != len(due):
+    expected: Sequence[str] = ("comm", *promised.parameters, *(["root"] if promised.rooted else []))
+    required = [given.name for given in inspect.signature(function).parameters.values()
+                if given.default is given.empty and given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)]
+    if len(required) != len(expected):
         raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place; write def "
-                         f"{function.__name__}({', '.join(due)}), further parameters with defaults")
+                         f"{function.__name__}({', '.join(expected)}), further parameters with defaults")

@@ -60,8 +60,8 @@ def on_the_right(reduce: Reduction) -> Reduction:
     if isinstance(reduce, np.ufunc) and reduce.signature is None:
         return Swapped(reduce)
 
-    def mine_first(arrived: Payload, mine: Payload) -> Payload:
-        return reduce(mine, arrived)
+    def mine_first(arrived: Payload, own: Payload) -> Payload:
+        return reduce(own, arrived)
 
     return mine_first
 
@@ -71,7 +71,7 @@ def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:
     return reduce if source < rank else on_the_right(reduce)
 
 
-def in_turn(reduce: Reduction, source: int, rank: int, mine: Payload) -> Reduction | None:
+def in_turn(reduce: Reduction, source: int, rank: int, own: Payload) -> Reduction | None:
     """A function that adds the next arrival when the others arrive in rank order and `rank` contributes `mine`.
 
     After it, `into` is the sum of ranks 0 … source, left to right, with `mine` at its own place; before the first,
@@ -85,6 +85,6 @@ def in_turn(reduce: Reduction, source: int, rank: int, mine: Payload) -> Reducti
         return reduce
 
     def and_mine(arrived: Payload, total: Payload) -> Payload:
-        return reduce(reduce(total, arrived), mine)
+        return reduce(reduce(total, arrived), own)
 
     return and_mine

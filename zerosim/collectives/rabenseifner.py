@@ -48,11 +48,11 @@ def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -
     """Write into every chunk its reduction over all ranks: the same bytes on every rank."""
     fold(comm, chunks[:], reduce)
     partners = list(meetings(comm.rank, comm.size, chunks))
-    for partner, theirs, mine in partners:
-        comm.exchange(theirs, to=partner, into=mine, source=partner,
+    for partner, theirs, ours in partners:
+        comm.exchange(theirs, to=partner, into=ours, source=partner,
                       reduce=ranked(reduce, partner, comm.rank))
-    for partner, theirs, mine in reversed(partners):
-        comm.exchange(mine, to=partner, into=theirs, source=partner)
+    for partner, theirs, ours in reversed(partners):
+        comm.exchange(ours, to=partner, into=theirs, source=partner)
     unfold(comm, chunks[:])
 
 
@@ -70,8 +70,8 @@ def meetings(rank: int, size: int, chunks: Any) -> Iterator[tuple[int, Any, Any]
     for distance in near_first(places):
         length = places // (2 * distance)
         theirs = aligned(chunks, backwards(place ^ distance, places), length, places)
-        mine = aligned(chunks, backwards(place, places), length, places)
-        yield ranks[place ^ distance], theirs, mine
+        ours = aligned(chunks, backwards(place, places), length, places)
+        yield ranks[place ^ distance], theirs, ours
 
 
 def backwards(place: int, places: int) -> int:

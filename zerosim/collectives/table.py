@@ -270,17 +270,17 @@ def find(collective: str, algorithm: str, size: int, *, commutative: bool = True
         raise CollectiveError(
             f"no algorithm {algorithm!r} for {collective}{nearest(algorithm, [*family, 'auto'])}"
         )
-    found = family[algorithm]
-    if not found.serves(size):
+    chosen = family[algorithm]
+    if not chosen.serves(size):
         raise CollectiveError(
-            f"{algorithm} serves {found.limit} in {collective}, not {size}: use {alternatives(able)}"
+            f"{algorithm} serves {chosen.limit} in {collective}, not {size}: use {alternatives(able)}"
         )
     if algorithm not in able:
         raise CollectiveError(
             f"{algorithm} adds in a different order than that of the {size} ranks in {collective}, which "
             f"commutative=False rules out: use {alternatives(able)}"
         )
-    return found
+    return chosen
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -100,8 +100,8 @@ def rotated_runs(rank: int, size: int, root: int) -> Messages:
     [[4], [4, 0], [4]]
     """
     return [
-        [(rank + chunk) % size for chunk in range(min(held, size - held))]
-        for held in near_first(size)
+        [(rank + chunk) % size for chunk in range(min(known, size - known))]
+        for known in near_first(size)
     ]
 
 
@@ -115,8 +115,8 @@ def folded_halves(rank: int, size: int, root: int) -> Messages:
     """Half of the vector to every partner, later the rank's own part, and the whole to the neighbour with which it
     folds."""
     swapped: Messages = []
-    for _, theirs, mine in meetings(rank, size, range(size)):
-        swapped += [theirs, mine]
+    for _, theirs, ours in meetings(rank, size, range(size)):
+        swapped += [theirs, ours]
     return swapped + [range(size)] * folds(rank, size)
 
 

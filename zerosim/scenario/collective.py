@@ -80,10 +80,10 @@ class CollectiveScenario:
                     f"program[{p}] has no calls; give one collective or more, as in calls = [\"all_reduce\"]",
                     ("program", p, "calls"), ("program", p),
                 )
-        for name, each in (("values.given", self.values.given), ("expect.results", self.expect.results)):
+        for name, values in (("values.given", self.values.given), ("expect.results", self.expect.results)):
             path = tuple(name.split("."))
-            if each and len(each) != ranks:
-                raise self.origin.error(f"{name} has {len(each)} rows for {ranks} ranks; give one for each", path)
+            if values and len(values) != ranks:
+                raise self.origin.error(f"{name} has {len(values)} rows for {ranks} ranks; give one for each", path)
         if len({len(row) for row in self.values.given}) > 1:
             raise self.origin.error("values.given has rows of different lengths; make them equal", ("values", "given"))
         if not self.values.lengths:

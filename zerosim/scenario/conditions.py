@@ -108,7 +108,7 @@ def refuse(scenario: Sections, rows: Iterable[str]) -> None:
         for number, row in cases:
             row.seen = test(row)
             if row.seen:
-                words = {key: str(each).lower() if isinstance(each, bool) else each for key, each in vars(row).items()}
+                words = {key: str(item).lower() if isinstance(item, bool) else item for key, item in vars(row).items()}
                 raise origin.error(message.format_map(words), *paths(keys, number))
 
 

@@ -40,9 +40,9 @@ def ignored_by_stage(stage: Name, keys: Mapping[str, Any]) -> dict[str, str]:
     >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
     {'prefetch': 'it gathers no weights during the pass'}
     """
-    found = {key: why(STAGES[stage]) for key, why in BY_STAGE.items()
-             if keys.get(key) not in (None, getattr(USUAL, key), IN_EVERY_STAGE)}
-    return {key: why for key, why in found.items() if why}
+    reasons = {key: why(STAGES[stage]) for key, why in BY_STAGE.items()
+               if keys.get(key) not in (None, getattr(USUAL, key), IN_EVERY_STAGE)}
+    return {key: why for key, why in reasons.items() if why}
 
 
 def ignored(stage: Name, keys: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
@@ -51,9 +51,9 @@ def ignored(stage: Name, keys: Mapping[str, Any], micro_batches_each: int) -> di
     >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
     {'accumulation': 'a rank has one micro-batch in a step'}
     """
-    found = {}
+    reasons = {}
     if keys.get("pipeline_ranks", 1) == 1 and keys.get("schedule", USUAL.schedule) != USUAL.schedule:
-        found["schedule"] = "it has no pipeline"
+        reasons["schedule"] = "it has no pipeline"
     if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
-        found["accumulation"] = "a rank has one micro-batch in a step"
-    return {**ignored_by_stage(stage, keys), **found}
+        reasons["accumulation"] = "a rank has one micro-batch in a step"
+    return {**ignored_by_stage(stage, keys), **reasons}

@@ -61,7 +61,7 @@ def load(
             raise origin.error(f"[{name}] is for training, and this is a scenario of collectives", (name,), at_key=True)
     if section is Scenario and isinstance(document.get("variant"), list):
         document["variant"] = [
-            variant(each, ("variant", index), origin) for index, each in enumerate(document["variant"])]
+            variant(table, ("variant", index), origin) for index, table in enumerate(document["variant"])]
     return read(section, document, (), origin)
 
 
@@ -85,8 +85,8 @@ def drop_keys_of_other_kinds(document: TomlTable, origin: Origin) -> None:
     if not isinstance(model, dict) or not origin.is_override(("model", "kind")):
         return
     kind = str(model.get("kind"))
-    mine = MODELS[kind].own_keys if kind in MODELS else TOKEN_KEYS
-    others = {key for other in MODELS.values() for key in other.own_keys} - set(mine)
+    own = MODELS[kind].own_keys if kind in MODELS else TOKEN_KEYS
+    others = {key for other in MODELS.values() for key in other.own_keys} - set(own)
     document["model"] = {key: value for key, value in model.items()
                          if key not in others or origin.is_override(("model", key))}
 
@@ -132,10 +132,10 @@ def as_tables(value: Any) -> Any:
     out, as are lists of tables that may not be empty."""
     match plain(value, lambda part: part):
         case dict(table):
-            return {key: as_tables(each) for key, each in table.items()
-                    if each is not None and not (key in ("variant", "fault") and each == [])}
+            return {key: as_tables(item) for key, item in table.items()
+                    if item is not None and not (key in ("variant", "fault") and item == [])}
         case list(array):
-            return [as_tables(each) for each in array]
+            return [as_tables(item) for item in array]
         case other:
             return other
 
@@ -168,7 +168,7 @@ def parse_override(override: str) -> tuple[KeyPath, Any]:
         (name, inner), = rest.items()
         path, rest = [*path, name], inner or {}
     try:
-        found = parse(f"value={value}", OVERRIDE)
+        parsed = parse(f"value={value}", OVERRIDE)
     except ScenarioError:
-        found = {}
-    return tuple(path), found["value"] if found.keys() == {"value"} else value.strip()
+        parsed = {}
+    return tuple(path), parsed["value"] if parsed.keys() == {"value"} else value.strip()

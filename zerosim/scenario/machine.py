@@ -6,7 +6,7 @@ Their meanings are in `docs/scenario.md`.
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from zerosim.scenario.values import LARGEST_NUMBER, FromOne, Number, below, bounded, one_of, said
+from zerosim.scenario.values import LARGEST_NUMBER, FromOne, Number, below, bounded, in_words, one_of
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class DeviceFigures:
 class ClusterKeys:
     """The machine of a plan."""
 
-    device: Annotated[str, said("a name in quotes")] | DeviceKeys = "h100_80gb"
+    device: Annotated[str, in_words("a name in quotes")] | DeviceKeys = "h100_80gb"
     devices_per_host: Annotated[int, bounded(1, 1024)] = 8
-    inside: Annotated[str, said("a name in quotes")] | LinkKeys = ""
-    between: Annotated[str, said("a name in quotes")] | LinkKeys = ""
-    host_memory: Annotated[str, said("a name in quotes")] | LinkKeys = ""
+    inside: Annotated[str, in_words("a name in quotes")] | LinkKeys = ""
+    between: Annotated[str, in_words("a name in quotes")] | LinkKeys = ""
+    host_memory: Annotated[str, in_words("a name in quotes")] | LinkKeys = ""
     collectives: Annotated[str, one_of(("pipelined", "written"))] = "pipelined"
     short_gather_kb: Number = 64.0
     kernels: Annotated[str, one_of(("written", "fused"))] = "written"

@@ -66,8 +66,8 @@ class Origin:
         a.toml:2:9: train.steps is too large
         """
         places = [place(self.text, path, at_key=at_key) for path in paths]
-        at = max(places, key=lambda each: each.steps, default=TextPlace(1, 1))
-        implied = any(each[: len(path)] == path for path in paths for each in self.overrides)
+        at = max(places, key=lambda place: place.steps, default=TextPlace(1, 1))
+        implied = any(override[: len(path)] == path for path in paths for override in self.overrides)
         if implied or any(map(self.is_override, paths)):
             return ScenarioError(message, file=OVERRIDE)
         return ScenarioError(message, file=self.file, line=at.line, column=at.column)
@@ -82,7 +82,7 @@ class Origin:
 
     def is_override(self, path: KeyPath) -> bool:
         """Whether an override has set this key, or a table that contains it."""
-        return any(path[: len(each)] == each for each in self.overrides)
+        return any(path[: len(override)] == override for override in self.overrides)
 
     def folder(self, path: KeyPath) -> Path:
         """The folder of relative file names at `path`: that of its file; for an override, the current folder."""
@@ -97,7 +97,7 @@ def place(text: str, path: KeyPath, *, at_key: bool = False) -> TextPlace:
     TextPlace(line=3, column=9, steps=3)
     """
     plain = MULTI_LINE.sub(lambda string: re.sub(r"[^\n]", " ", string[0]), text)
-    found, header, numbers = TextPlace(1, 1), KeyPath(), Counter[KeyPath]()
+    place, header, numbers = TextPlace(1, 1), KeyPath(), Counter[KeyPath]()
     for line in LINE.finditer(plain):
         bracket, table, key = line.groups()
         names: KeyPath = tuple(part.strip("\"'") for part in re.findall(PART, table or key))
@@ -106,10 +106,10 @@ def place(text: str, path: KeyPath, *, at_key: bool = False) -> TextPlace:
             here = header = (*names, numbers[names]) if bracket == "[[" else names
             numbers[names] += 1
         steps = min(len(here), len(path))
-        if here[:steps] == path[:steps] and steps > found.steps:
+        if here[:steps] == path[:steps] and steps > place.steps:
             start = line.start(2) if bracket else line.start(3) if at_key else line.end()
-            found = TextPlace(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start), steps)
-    return found
+            place = TextPlace(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start), steps)
+    return place
 
 
 def parse(text: str, file: str) -> TomlTable:
@@ -121,10 +121,10 @@ def parse(text: str, file: str) -> TomlTable:
     except ValueError as error:
         complaint = COMPLAINT.fullmatch(str(error))
         assert complaint
-        told = shortened(complaint[1][:1].lower() + complaint[1][1:], 200)
-        hint = " (strings need quotes)" if told == "invalid value" else ""
+        reason = shortened(complaint[1][:1].lower() + complaint[1][1:], 200)
+        hint = " (strings need quotes)" if reason == "invalid value" else ""
         raise ScenarioError(
-            f"this is not TOML: {told}{hint}", file=file, line=int(complaint[2] or text.count("\n") + 1),
+            f"this is not TOML: {reason}{hint}", file=file, line=int(complaint[2] or text.count("\n") + 1),
             column=int(complaint[3] or 1)) from None
 
 
@@ -158,7 +158,7 @@ def keys_in(kind: Type) -> dict[str, Type]:
         case UnionType(types=kinds):
             return next(filter(None, map(keys_in, kinds)), {})
         case DataclassType(cls=cls, fields=fields) if cls is not Named:
-            return {each.name: each.type for each in fields if each.name not in HIDDEN}
+            return {field.name: field.type for field in fields if field.name not in HIDDEN}
     return {}
 
 
@@ -166,8 +166,8 @@ def read(section: type[Section], table: object, path: KeyPath, origin: Origin) -
     """The section in a table; the whole scenario gets `origin`. Raises `ScenarioError` at the first wrong key or value.
     """
     value = prepared(kind_of(section), table, path, origin)
-    found: Section = converted(section, value if path else {**value, "origin": origin}, path, origin)
-    return found
+    instance: Section = converted(section, value if path else {**value, "origin": origin}, path, origin)
+    return instance
 
 
 def value_of(section: type[Any], key: str, value: object) -> Any:
@@ -203,8 +203,8 @@ def refusal(value: object, allowed: Type, path: KeyPath, origin: Origin) -> Scen
         hint = f"; write [[{dotted(path)}]]" if tables else "; arrays are written in brackets"
     elif near:
         hint = f"; did you mean {shown(near)}?"
-    told = "a table" if isinstance(many, DataclassType) else words(allowed)
-    return origin.error(f"{dotted(path)} must be {told}, found {shown(value)}{hint}", path)
+    wanted = "a table" if isinstance(many, DataclassType) else words(allowed)
+    return origin.error(f"{dotted(path)} must be {wanted}, found {shown(value)}{hint}", path)
 
 
 def prepared(kind: Type, value: Any, path: KeyPath, origin: Origin) -> Any:
@@ -213,42 +213,42 @@ def prepared(kind: Type, value: Any, path: KeyPath, origin: Origin) -> Any:
         case Metadata(type=inner):
             return prepared(inner, value, path, origin)
         case VarTupleType(item_type=item) if isinstance(value, list | tuple):
-            return [prepared(item, each, (*path, index), origin) for index, each in enumerate(value)]
+            return [prepared(item, item_value, (*path, index), origin) for index, item_value in enumerate(value)]
     known = keys_in(kind)
     if not isinstance(value, dict):
         return value
     if not known:
         raise refusal(value, kind, path, origin)
-    section: Any = next(each.cls for each in (kind, *getattr(kind, "types", ()))
-                        if isinstance(each, DataclassType) and each.cls is not Named)
-    table = value | {key: made_in(value[key], made, (*path, key), origin)
-                     for key, made in getattr(section, "names_parts", {}).items() if key in value}
+    section: Any = next(member.cls for member in (kind, *getattr(kind, "types", ()))
+                        if isinstance(member, DataclassType) and member.cls is not Named)
+    table = value | {key: made_in(value[key], make, (*path, key), origin)
+                     for key, make in getattr(section, "names_parts", {}).items() if key in value}
     own = own_keys(section, table, path, origin)
     for name in table:
         if name not in known and name not in own:
             raise unknown(name, {**known, **dict.fromkeys(own, kind)}, path, origin)
-    found = {key: prepared(known[key], each, (*path, key), origin) for key, each in table.items() if key not in own}
-    return found | ({"own": own} if own else {})
+    values = {key: prepared(known[key], entry, (*path, key), origin) for key, entry in table.items() if key not in own}
+    return values | ({"own": own} if own else {})
 
 
-def made_in(value: Any, made: Callable[[str, Any], Any], path: KeyPath, origin: Origin) -> Any:
+def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: Origin) -> Any:
     """The parts that a value names, or that one name in it does."""
     if isinstance(value, list | tuple):
-        return [made_in(each, made, (*path, index), origin) for index, each in enumerate(value)]
+        return [made_in(element, make, (*path, index), origin) for index, element in enumerate(value)]
     wanted = is_python(value) if isinstance(value, str) else callable(value) or isinstance(value, Declared)
     if not wanted:
         return value
     try:
         name, code = (value, origin.loader.load(value, origin.folder(path))) if isinstance(value, str) else (
             code_of(value))
-        return Named(name, made(name, code.value), code.sha256)
+        return Named(name, make(name, code.value), code.sha256)
     except UsageError as error:
         raise origin.error(f"{dotted(path)}: {error}", path) from error
 
 
 def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> TomlTable:
     """The keys that the parts of a table declare, with their values there or else their defaults."""
-    found: TomlTable = {}
+    values: TomlTable = {}
     for key in getattr(section, "names_parts", {}):
         declared: Mapping[str, Any] = getattr(getattr(table.get(key), "part", None), "keys", {})
         for name in declared.keys() & set(section.shared):
@@ -256,8 +256,8 @@ def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> T
                                (*path, key))
         for name, default in declared.items():
             like = like_default(default)
-            found[name] = converted(like, table[name], (*path, name), origin) if name in table else default
-    return found
+            values[name] = converted(like, table[name], (*path, name), origin) if name in table else default
+    return values
 
 
 def like_default(default: Any) -> Any:

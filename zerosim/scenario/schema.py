@@ -126,11 +126,11 @@ def plain(value: Any, part: Callable[[Any], Any]) -> Any:
         case Variant():
             return {"name": value.name, "stage": plain(value.stage, part), **plain(value.keys_set, part)}
         case tuple() | list():
-            return [plain(each, part) for each in value]
+            return [plain(element, part) for element in value]
         case np.generic():
             return value.item()
         case Mapping():
-            return {key: plain(each, part) for key, each in value.items()}
+            return {key: plain(element, part) for key, element in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, Declared):
         table = {key: plain(getattr(value, key), part) for key in keys(type(value))}
         return {**table, **plain(getattr(value, "own", {}), part)}
@@ -142,17 +142,17 @@ def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
     if isinstance(value, Named):
         yield dotted(path), value
     elif isinstance(value, tuple):
-        for index, each in enumerate(value):
-            yield from parts_in(each, (*path, index))
+        for index, element in enumerate(value):
+            yield from parts_in(element, (*path, index))
     elif isinstance(value, Variant):
-        for key, each in {"stage": value.stage, **value.keys_set}.items():
-            yield from parts_in(each, (*path, key))
+        for key, setting in {"stage": value.stage, **value.keys_set}.items():
+            yield from parts_in(setting, (*path, key))
     elif dataclasses.is_dataclass(value) and not isinstance(value, Origin):
-        for each in dataclasses.fields(value):
-            yield from parts_in(getattr(value, each.name), (*path, each.name))
+        for field in dataclasses.fields(value):
+            yield from parts_in(getattr(value, field.name), (*path, field.name))
 
 
 def python_run(scenario: Any) -> list[str]:
     """A line that names the Python files that a scenario runs, if any."""
-    found = {f"{part} (sha256 {part.sha256[:8]}…)": None for _, part in parts_in(scenario)}
-    return [f"runs your Python code: {', '.join(found)}"] if found else []
+    parts = {f"{part} (sha256 {part.sha256[:8]}…)": None for _, part in parts_in(scenario)}
+    return [f"runs your Python code: {', '.join(parts)}"] if parts else []

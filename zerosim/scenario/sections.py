@@ -36,8 +36,8 @@ from zerosim.scenario.values import (
     Portion,
     below,
     bounded,
+    in_words,
     one_of,
-    said,
 )
 from zerosim.stages import STAGES
 from zerosim.stages.gathering import PUBLISHING
@@ -64,7 +64,7 @@ ROW_BY_ROW = ("volumes", "messages", "largest_messages", "activations", "beyond_
 Units = Annotated[
     Annotated[str, one_of(("layer", "model"))] | Annotated[
         tuple[Annotated[tuple[Natural, ...], Meta(min_length=1)], ...], Meta(min_length=1)],
-    said("layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]")]
+    in_words("layer, model or an array of arrays of layer numbers such as [[0, 1], [2]]")]
 """The layers of each unit, `layer` for one each, or `model` for one unit."""
 Ranks = Annotated[int, bounded(1, MOST_RANKS)]
 Size = Annotated[int, bounded(0, LARGEST_SIZE)]
@@ -87,8 +87,8 @@ class Section:
 
     def __post_init__(self) -> None:
         origin = Origin()
-        for key, made in self.names_parts.items():
-            value = made_in(getattr(self, key), made, (key,), origin)
+        for key, make in self.names_parts.items():
+            value = made_in(getattr(self, key), make, (key,), origin)
             object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
             if own := getattr(getattr(value, "part", None), "keys", {}):
                 object.__setattr__(self, "own", {**own, **getattr(self, "own", {})})
@@ -157,8 +157,8 @@ class ModelKeys(Section):
         >>> ModelKeys("transformer").others_keys[:4]
         ('experts', 'experts_per_token', 'capacity_factor', 'queue_tokens')
         """
-        mine = MODELS[self.kind].own_keys
-        return tuple(key for other in MODELS.values() for key in other.own_keys if key not in mine)
+        own = MODELS[self.kind].own_keys
+        return tuple(key for other in MODELS.values() for key in other.own_keys if key not in own)
 
     @property
     def layer_count(self) -> int:

@@ -48,7 +48,7 @@ def one_of(names: Iterable[str]) -> Meta:
     return Meta(pattern=f"^({'|'.join(map(re.escape, listed))})$", extra={"names": listed})
 
 
-def said(words: str) -> Meta:
+def in_words(words: str) -> Meta:
     """A value that errors describe by these words."""
     return Meta(extra={"words": words})
 
@@ -74,8 +74,8 @@ def words(kind: Type) -> str:  # noqa: PLR0912 - one case for each kind
     ('an integer of at least 0', 'true, false or an array, each a finite number of at least 0 and below 1')
     """
     match kind:
-        case Metadata(extra={"words": str(told)}):
-            return told
+        case Metadata(extra={"words": str(phrase)}):
+            return phrase
         case Metadata(extra={"names": tuple(names)}):
             return either(name or '""' for name in names)
         case Metadata(type=inner):
@@ -101,8 +101,8 @@ def words(kind: Type) -> str:  # noqa: PLR0912 - one case for each kind
         case UnionType(types=(Metadata(extra={"names": tuple(names)}), DataclassType(cls=cls))) if cls is Named:
             return either([*filter(None, names), "FILE.py:NAME"])
         case UnionType(types=kinds):
-            told = " or ".join(words(each) for each in kinds if not isinstance(each, NoneType))
-            return told.replace("true or false or", "true, false or")
+            phrase = " or ".join(words(kind) for kind in kinds if not isinstance(kind, NoneType))
+            return phrase.replace("true or false or", "true, false or")
         case DataclassType(cls=cls) if cls is Named:
             return "FILE.py:NAME"
         case DataclassType(fields=fields):
@@ -127,7 +127,7 @@ def names_in(kind: Type) -> tuple[str, ...]:
         case Metadata(type=inner) | VarTupleType(item_type=inner):
             return names_in(inner)
         case UnionType(types=kinds):
-            return tuple(name for each in kinds for name in names_in(each))
+            return tuple(name for kind in kinds for name in names_in(kind))
     return ()
 
 
@@ -137,9 +137,9 @@ def within(kind: Type, step: str | int) -> Type | None:
         case Metadata(type=inner):
             return within(inner, step)
         case UnionType(types=kinds):
-            return next(filter(None, (within(each, step) for each in kinds)), None)
+            return next(filter(None, (within(kind, step) for kind in kinds)), None)
         case DataclassType(fields=fields):
-            return next((each.type for each in fields if each.name == step), None)
+            return next((field.type for field in fields if field.name == step), None)
         case VarTupleType(item_type=item) if isinstance(step, int):
             return item
         case TupleType(item_types=items) if isinstance(step, int):

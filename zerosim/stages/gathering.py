@@ -104,10 +104,10 @@ class SecondCopy(Fill):
 
     def _copy(self, replica: Replica, unit: Unit, mesh: Mesh) -> Array:
         """This rank's part of a unit's second copy; the first call allocates the copies of all units."""
-        for each in replica.units if not self._copies else ():
-            if later_uses(replica.model, each):
-                length, dtype = owned(each.count, mesh).length, replica.param_dtype
-                self._copies[each] = replica.allocate(length, dtype, kind="parameters", owner=each.name)
+        for reread in replica.units if not self._copies else ():
+            if later_uses(replica.model, reread):
+                length, dtype = owned(reread.count, mesh).length, replica.param_dtype
+                self._copies[reread] = replica.allocate(length, dtype, kind="parameters", owner=reread.name)
         return self._copies[unit]
 
 
@@ -229,12 +229,12 @@ class OfMatrices(GatheredWeights):
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         layouts, whole = replica.state.layouts, replica.full(unit, "buffers")
         layout = layouts.of(unit, "optimizer")
-        mine = layouts.full(unit).part(whole, layout)
-        replica.optimizer_differences(unit, weights, out=mine)
+        own_weights = layouts.full(unit).part(whole, layout)
+        replica.optimizer_differences(unit, weights, out=own_weights)
         if layout.length < len(whole):
             replica.all_gather(unit, whole)
         self._rule.of_matrices(unit, whole, step=replica.state.step)
-        replica.rule.apply(unit, layout.start, weights, mine, step=replica.state.step)
+        replica.rule.apply(unit, layout.start, weights, own_weights, step=replica.state.step)
 
 
 PUBLISHING: dict[str, type[Publishing]] = {"weights": GatheredWeights, "updates": Updates, "broadcasts": Broadcasts}

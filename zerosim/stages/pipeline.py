@@ -123,8 +123,8 @@ class Pipeline:
 
     def run(self, what: str, part: Batch, chunk: int) -> None:
         """A pass: receive what it needs from a neighbour, compute, and send its result on."""
-        found = self.compute(what, part, chunk, self.receive(what, part, chunk))
-        self.send(what, part, chunk, found)
+        result = self.compute(what, part, chunk, self.receive(what, part, chunk))
+        self.send(what, part, chunk, result)
 
     def receive(self, what: str, part: Batch, chunk: int) -> list[Array]:
         """The input of a chunk, or ∂L/∂output if a neighbour has it."""
@@ -178,15 +178,15 @@ class Pipeline:
             self._reduce()
         return upstream
 
-    def send(self, what: str, part: Batch, chunk: int, found: list[Array]) -> None:
+    def send(self, what: str, part: Batch, chunk: int, result: list[Array]) -> None:
         """Send the result of a pass on; the output of the last piece stays until its loss is computed."""
         here = self.chunks[chunk]
         if what == "F" and here.last:
-            self._outputs[part.first] = found
+            self._outputs[part.first] = result
         elif what == "F":
-            self.neighbours.send_activation(found[0])
+            self.neighbours.send_activation(result[0])
         elif what == "B" and not here.first:
-            self.neighbours.send_gradient(found[0])
+            self.neighbours.send_gradient(result[0])
         if what != "F":
             self._reduce()
             self.replica.wait_for_reduction()

@@ -243,8 +243,8 @@ class Replica:
             state = room(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
             state[:] = 0
             if slot == MASTER:
-                mine = values[layout.start : layout.start + layout.length]
-                state[: len(mine)] = mine
+                own_values = values[layout.start : layout.start + layout.length]
+                state[: len(own_values)] = own_values
             self.state.optimizer[unit][slot] = state
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
@@ -387,8 +387,8 @@ class Replica:
         if not unit.frozen and self.factor is not None:
             layout = self.state.layouts.of(unit, "optimizer")
             sharded = layout.length < self.state.layouts.full(unit).length
-            mine = "replica.own(full), this rank's chunk" if sharded else "the full weights"
-            self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {mine}")
+            given = "replica.own(full), this rank's chunk" if sharded else "the full weights"
+            self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {given}")
             if unit not in self.state.gradient_layouts:
                 raise CollectiveError(
                     f"update found no gradient of {unit.name}: keep or keep_shard it first, after zero_grad(batch)"
@@ -436,8 +436,8 @@ class Replica:
     def sums(self, unit: Unit) -> list[Array]:
         """This rank's part of the sums of a unit's gradient, views."""
         kept, wanted = self.state.gradient_layouts[unit], self.state.layouts.of(unit, "optimizer")
-        return [each if self.reduction.to_all else kept.part(each, wanted)
-                for each in self.state.gradients_of(unit).values()]
+        return [gradient if self.reduction.to_all else kept.part(gradient, wanted)
+                for gradient in self.state.gradients_of(unit).values()]
 
     def _gradient_to_apply(self, unit: Unit) -> Array:
         layout = self.state.gradient_layouts[unit]

@@ -82,10 +82,10 @@ class SquareSums:
         sharded = "optimizer" in replica.state.layouts.sharded
         sums = iter(self._gathered(replica) if sharded else self._own(replica))
         chunks, nothing = range(replica.mesh.size), [0.0] * replica.mesh.size
-        mine = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
-        counted = {numbers: found for numbers, (found, end) in mine.items() if not end}
+        counts = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
+        counted = {numbers: infinities for numbers, (infinities, end) in counts.items() if not end}
         return added_over(self._groups, [
-            each for unit in self._trained or replica.trained for each in counted.get(unit.numbers, nothing)])
+            count for unit in self._trained or replica.trained for count in counted.get(unit.numbers, nothing)])
 
     def of_chunk(self, replica: "Replica", chunk: int) -> list[float]:
         """The square sums of one chunk of each trained unit."""
@@ -93,8 +93,8 @@ class SquareSums:
         for unit in replica.trained:
             layout = replica.state.gradient_layouts[unit]
             wanted = replace(layout, first=chunk, last=chunk + 1)
-            held = layout.part(replica.reduced_gradients[unit], wanted)
-            unpadded = held[: max(unit.count - wanted.start, 0)]
+            own = layout.part(replica.reduced_gradients[unit], wanted)
+            unpadded = own[: max(unit.count - wanted.start, 0)]
             sums.append(counted_square_sum(unit, wanted.start, unpadded, self._coordinates))
         return sums
 

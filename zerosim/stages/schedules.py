@@ -48,7 +48,7 @@ def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Slot]:
     Source: Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism" (2019). There
     backward runs from the last micro-batch to the first.
     """
-    return [Slot(what, each, 0) for what in "FB" for each in range(micro_batches)]
+    return [Slot(what, number, 0) for what in "FB" for number in range(micro_batches)]
 
 
 def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Slot]:
@@ -60,7 +60,7 @@ def one_f_one_b(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
     end of each step, so that all micro-batches use the same weights: Narayanan et al., "Efficient large-scale language
     model training on GPU clusters using Megatron-LM" (2021), section 2.2.1.
     """
-    forwards, backwards = ([Slot(what, each, 0) for each in range(micro_batches)] for what in "FB")
+    forwards, backwards = ([Slot(what, number, 0) for number in range(micro_batches)] for what in "FB")
     return in_turn(forwards, backwards, ranks - 1 - rank)
 
 
@@ -73,8 +73,8 @@ def interleaved(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
     Source: Narayanan et al. (2021), section 2.2.2.
     """
     rounds = [range(first, min(first + ranks, micro_batches)) for first in range(0, micro_batches, ranks)]
-    forwards = [Slot("F", each, chunk) for some in rounds for chunk in range(chunks) for each in some]
-    backwards = [Slot("B", each, chunk) for some in rounds for chunk in reversed(range(chunks)) for each in some]
+    forwards = [Slot("F", number, chunk) for some in rounds for chunk in range(chunks) for number in some]
+    backwards = [Slot("B", number, chunk) for some in rounds for chunk in reversed(range(chunks)) for number in some]
     return in_turn(forwards, backwards, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks)
 
 
@@ -87,8 +87,8 @@ def zero_bubble(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[
 
     Source: Qi et al., "Zero bubble pipeline parallelism" (2023), section 2.1.
     """
-    weights = [Slot("W", each, 0) for each in range(micro_batches)]
-    after = {each.micro_batch + rank: each for each in weights}
+    weights = [Slot("W", number, 0) for number in range(micro_batches)]
+    after = {slot.micro_batch + rank: slot for slot in weights}
     split = [[slot, after.pop(slot.micro_batch, None) if slot.what == "B" else None]
              for slot in one_f_one_b(rank, ranks, micro_batches, chunks)]
     return [slot for slot in chain(*split, after.values()) if slot is not None]

@@ -72,8 +72,8 @@ class TrainingState:
 
     def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
         """The kept gradients of a unit, by the names that comparisons use."""
-        found = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
-        return {name: held[unit] for name, held in found.items() if unit in held}
+        buffers = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
+        return {name: by_unit[unit] for name, by_unit in buffers.items() if unit in by_unit}
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,9 @@ class StoredUpdates:
         here, storage = self.storage.tier("optimizer"), self.storage
         near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
         arrived = storage.brought(unit.name, gradient, "gradients", here)
-        found = storage.brought(unit.name, out, "buffers", here, read=False)
-        self.rule.differences(unit, start, near, arrived, state, out=found, **about)
-        storage.put_back(unit.name, out, found, "buffers", here)
+        differences = storage.brought(unit.name, out, "buffers", here, read=False)
+        self.rule.differences(unit, start, near, arrived, state, out=differences, **about)
+        storage.put_back(unit.name, out, differences, "buffers", here)
 
     def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
         """Apply differences on the device, where they arrive."""

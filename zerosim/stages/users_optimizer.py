@@ -44,50 +44,50 @@ def optimizer(
 
 def declared(name: str, formula: Callable[..., None]) -> Optimizer:
     """The optimizer that a formula's signature declares; its slots are the positional parameters after the gradient."""
-    found = signature_of(name, formula, GIVEN)
-    if not found.positional:
+    signature = signature_of(name, formula, GIVEN)
+    if not signature.positional:
         raise UsageError(f"{name} takes no gradient; write def {formula.__name__}(g, …, *, t, h, a, b), a "
                          "slot for each parameter after g")
-    return Optimizer(name, found.positional[1:], formula, keys=found.keys)
+    return Optimizer(name, signature.positional[1:], formula, keys=signature.keys)
 
 
-def as_optimizer(name: str, found: Any) -> Optimizer:
+def as_optimizer(name: str, named: Any) -> Optimizer:
     """The optimizer that a scenario names, after its trial. Raises `UsageError` with the error."""
-    if not isinstance(found, Optimizer) and not inspect.isfunction(found):
-        raise UsageError(f"{name} is a {type(found).__name__}; give a formula, def {name.rpartition(':')[2]}"
+    if not isinstance(named, Optimizer) and not inspect.isfunction(named):
+        raise UsageError(f"{name} is a {type(named).__name__}; give a formula, def {name.rpartition(':')[2]}"
                          "(g, …, *, t, h, a, b)")
-    made = replace(found if isinstance(found, Optimizer) else declared(name, found), name=name)
-    problem = wrong(made)
+    optimizer = replace(named if isinstance(named, Optimizer) else declared(name, named), name=name)
+    problem = wrong(optimizer)
     if problem is not None:
         raise UsageError(f"{name}: {problem}")
-    return made
+    return optimizer
 
 
-def wrong(made: Optimizer) -> str | None:
+def wrong(optimizer: Optimizer) -> str | None:
     """The error of a formula, in a sentence; None if it has none."""
-    if binds_anew(made.formula, "a"):
+    if binds_anew(optimizer.formula, "a"):
         return ("it rebinds a with a = …, so the previous contents of a are subtracted from the weights: write into "
                 "it, as in np.multiply(g, h.learning_rate, out=a)")
     for count in (1, 2):
-        g, slots = trial_arrays(len(made.slots))
+        g, slots = trial_arrays(len(optimizer.slots))
         try:
-            a, after = applied(made, g, slots, count, np.nan)
-            parts = [applied(made, g[part], [each[part] for each in slots], count, 7.0)
+            a, after = applied(optimizer, g, slots, count, np.nan)
+            parts = [applied(optimizer, g[part], [slot[part] for slot in slots], count, 7.0)
                      for part in (slice(CUT), slice(CUT, None))]
         except Exception as error:
-            return error_line(error, made.formula)
+            return error_line(error, optimizer.formula)
         if not np.array_equal(g, trial_arrays(0)[0]):
             return "it writes to the gradient g, which is read-only; use the scratch arrays a and b"
         if not np.isfinite(a).all():
             return ("it leaves elements of a unwritten or not finite: write the difference to subtract from the "
                     "weights into a, as in np.multiply(g, h.learning_rate, out=a)")
-        for slot, before, now in zip(made.slots, slots, after, strict=True):
+        for slot, before, now in zip(optimizer.slots, slots, after, strict=True):
             if np.array_equal(before, now):
                 return (f"the slot {slot} does not change: write into it, {slot} *= … or {slot}[:] = …, and not "
                         f"{slot} = …, which rebinds the name")
         whole = [a, *after]
-        pieces = [np.concatenate(each) for each in zip(*([p, *s] for p, s in parts), strict=True)]
-        for what, one, other in zip(("the difference a", *(f"slot {s}" for s in made.slots)), whole, pieces,
+        pieces = [np.concatenate(halves) for halves in zip(*([p, *s] for p, s in parts), strict=True)]
+        for what, one, other in zip(("the difference a", *(f"slot {s}" for s in optimizer.slots)), whole, pieces,
                                     strict=True):
             if one.tobytes() != other.tobytes():
                 index = int(np.flatnonzero(one != other)[0])
@@ -95,7 +95,7 @@ def wrong(made: Optimizer) -> str | None:
                         f"{other[index]:.6g} in a part of it: a formula works element by element, so that shards and "
                         "whole units come out the same; leave out sums, means and norms over g and slots, or give "
                         "@optimizer an of_matrix")
-    return None if made.of_matrix is None else wrong_of_matrix(made.of_matrix)
+    return None if optimizer.of_matrix is None else wrong_of_matrix(optimizer.of_matrix)
 
 
 def wrong_of_matrix(of_matrix: Callable[..., None]) -> str | None:
@@ -130,10 +130,10 @@ def trial_arrays(slots: int) -> tuple[Array, list[Array]]:
     return g, [np.abs(random.standard_normal(COUNT)).astype(np.float32) for _ in range(slots)]
 
 
-def applied(made: Optimizer, g: Array, slots: list[Array], t: int, scratch: float) -> tuple[Array, list[Array]]:
+def applied(optimizer: Optimizer, g: Array, slots: list[Array], t: int, scratch: float) -> tuple[Array, list[Array]]:
     """The results of the formula in a and in copies of the slots; scratch arrays are filled with `scratch`."""
-    copies = [each.copy() for each in slots]
+    copies = [slot.copy() for slot in slots]
     a, b = np.full_like(g, scratch), np.full_like(g, scratch)
     with np.errstate(all="ignore"):
-        made.formula(g, *copies, t=t, h=Hyperparameters(), a=a, b=b, **made.keys)
+        optimizer.formula(g, *copies, t=t, h=Hyperparameters(), a=a, b=b, **optimizer.keys)
     return a, copies

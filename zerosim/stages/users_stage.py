@@ -20,7 +20,7 @@ from zerosim.core.parts import Named
 from zerosim.core.precisions import PRECISIONS
 from zerosim.stages import STAGES, Stage, StageStep
 
-SHIPPED = {frozenset(each.sharded): each for each in STAGES.values()}
+SHIPPED = {frozenset(stage.sharded): stage for stage in STAGES.values()}
 """The shipped stages by their sharded states."""
 
 
@@ -58,19 +58,19 @@ def declared(
     return Stage(name, name, also, step, like.sharded, wire=wire, reduces_each=bool(accumulation))
 
 
-def as_stage(name: str, found: Any) -> Stage:
+def as_stage(name: str, named: Any) -> Stage:
     """The stage that a scenario names: one made by `@stage`, or a step with `SHARDED` in its file."""
-    if isinstance(found, Stage):
-        return replace(found, key=name, title=name)
-    if not inspect.isfunction(found):
-        raise UsageError(f"{name} is a {type(found).__name__}; give a step, def {name.rpartition(':')[2]}(replica, "
+    if isinstance(named, Stage):
+        return replace(named, key=name, title=name)
+    if not inspect.isfunction(named):
+        raise UsageError(f"{name} is a {type(named).__name__}; give a step, def {name.rpartition(':')[2]}(replica, "
                          "batch), under @stage(sharded=…)")
-    if len(inspect.signature(found).parameters) != 2:
-        raise UsageError(f"{name}{inspect.signature(found)} is no step; write def {found.__name__}(replica, batch)")
-    if "SHARDED" not in found.__globals__:
+    if len(inspect.signature(named).parameters) != 2:
+        raise UsageError(f"{name}{inspect.signature(named)} is no step; write def {named.__name__}(replica, batch)")
+    if "SHARDED" not in named.__globals__:
         raise UsageError(f"{name} does not say what it shards; write @stage(sharded=(\"optimizer\", \"gradients\")) "
-                         f"above def {found.__name__}, or SHARDED = (…) in its file")
-    return declared(name, found, tuple(found.__globals__["SHARDED"]))
+                         f"above def {named.__name__}, or SHARDED = (…) in its file")
+    return declared(name, named, tuple(named.__globals__["SHARDED"]))
 
 
 def like(stage: Stage) -> Named:

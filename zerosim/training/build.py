@@ -138,10 +138,10 @@ def on_rank(
     """
     here, directions, passes = config.of_rank(observed.rank), config.directions, list[Slot]()
     neighbours = RanksOfPipeline(observed, directions)
-    mine = replica(
+    own_replica = replica(
         here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
         host=host, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
-    return mine, stepping(here, config.stage, observed, mine, neighbours, passes), passes
+    return own_replica, stepping(here, config.stage, observed, own_replica, neighbours, passes), passes
 
 
 def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
@@ -160,18 +160,18 @@ def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
 
 
 def stepping(
-    config: Config, stage: Stage, comm: Observed, mine: Replica, neighbours: Neighbours, passes: list[Slot],
+    config: Config, stage: Stage, comm: Observed, own_replica: Replica, neighbours: Neighbours, passes: list[Slot],
     pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Callable[[Batch], Total]:
     """The step of a replica: that of its stage or, on a rank of a pipeline, of its schedule, which leaves its passes in
     `passes`."""
     if not config.chunks:
-        return partial(stage.step, mine)
+        return partial(stage.step, own_replica)
 
     def tapes(micro_batch: int) -> Tape:
-        return watched(config, comm, mine.tape.another(micro_batch))
+        return watched(config, comm, own_replica.tape.another(micro_batch))
 
-    here = pipeline(mine, neighbours, config.chunks, tapes, passes)
+    here = pipeline(own_replica, neighbours, config.chunks, tapes, passes)
     return partial(here.step, SCHEDULES[config.parallel.schedule])
 
 
@@ -246,7 +246,7 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
     return Reference(
         model=config.model,
         groups=groups,
-        ends=[unit for each in config.of_pipeline for unit in each.model.units],
+        ends=[unit for rank_config in config.of_pipeline for unit in rank_config.model.units],
         initial=initial_weights(config, place),
         rule=config.rule,
         scaling=config.scaling,
@@ -267,7 +267,7 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:
-        return ((each,) for each in of_place(0, ALONE))
+        return ((snapshot,) for snapshot in of_place(0, ALONE))
     return side_by_side(directions, of_place)
 
 

@@ -58,7 +58,7 @@ def gathered(
     comm: Communicator, config: Config, replica: Replica, unit: Unit, piece: Unit, what: str, dtype: Any
 ) -> Array:
     """The weights, or a slot of the optimizer, of a `unit` of the model in one piece, on rank 0."""
-    state, here = replica.state, {each.numbers: each for each in replica.units}.get(piece.numbers, piece)
+    state, here = replica.state, {unit.numbers: unit for unit in replica.units}.get(piece.numbers, piece)
     kept = state.weights.get(here) if what == "weights" else state.optimizer.get(here, {}).get(what)
     flat = np.empty(0, dtype)
     if kept is not None:
@@ -72,8 +72,8 @@ def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, f
     directions = config.directions
     if directions.places == 1:
         return flat
-    has = next(number for number, each in enumerate(config.of_pipeline)
-               if any(unit.numbers == piece.numbers for unit in each.model.units))
+    has = next(number for number, rank_config in enumerate(config.of_pipeline)
+               if any(unit.numbers == piece.numbers for unit in rank_config.model.units))
     first = has * directions.side_by_side
     ranks = [directions.rank(place) for place in range(first, first + directions.side_by_side)]
     if comm.rank:

@@ -75,7 +75,7 @@ class Evidence:
 def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
     """The fingerprint of every place."""
     sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
-    return [fingerprint(config.model.units, each, config.ranks, sha256) for each in snapshots]
+    return [fingerprint(config.model.units, snapshot, config.ranks, sha256) for snapshot in snapshots]
 
 
 def fingerprint(
@@ -98,10 +98,10 @@ def whole_sha256(config: Config, snapshots: Sequence[Snapshot]) -> tuple[str, st
     """
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
     pairs = list(zip(config.in_one_piece.units, config.model.units, strict=True))
-    layers = sorted(((number, *pair) for pair in pairs for number in pair[0].numbers), key=lambda each: each[0])
+    layers = sorted(((number, *pair) for pair in pairs for number in pair[0].numbers), key=lambda layer: layer[0])
     for number, whole, unit in layers:
         start, stop = whole.bounds(number)
-        states = [[each.weights[unit], *each.optimizer.get(unit, {}).values()] for each in snapshots]
+        states = [[snapshot.weights[unit], *snapshot.optimizer.get(unit, {}).values()] for snapshot in snapshots]
         weights, *slots = (joined(whole, unit, flats, config.directions) for flats in zip(*states, strict=True))
         of_weights.update(little_endian(weights[start:stop]))
         for slot in slots:
@@ -116,13 +116,13 @@ def counts(updates: int, scaling: Scaling) -> dict[str, float]:
 
 def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
     """The state of one process for a unit, by kind."""
-    found = {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}
+    buffers = {WEIGHTS: snapshot.weights[unit], **snapshot.optimizer.get(unit, {})}
     if unit in snapshot.gradients:
         gradient = snapshot.gradients[unit]
-        found[GRADIENT] = gradient.narrow
+        buffers[GRADIENT] = gradient.narrow
         if gradient.accumulated is not None:
-            found[ACCUMULATED] = gradient.accumulated
-    return found
+            buffers[ACCUMULATED] = gradient.accumulated
+    return buffers
 
 
 def with_padding(flat: Array, chunks: int) -> Array:
@@ -167,22 +167,22 @@ def compared(
         evidence = Evidence(step, None, 0, rank, "loss", loss.copy())
     for number, what, chunk, values in held_chunks(replica, units, sums_everywhere):
         chunks.setdefault((number, what), set()).add(chunk)
-        due = expected.chunks[number]
-        if evidence is None and what in due and digest(values) != due[what][chunk]:
+        digests = expected.chunks[number]
+        if evidence is None and what in digests and digest(values) != digests[what][chunk]:
             evidence = Evidence(step, number, chunk, rank, what, values.copy())
     words = [f"has {name} {count:g}, one process has {expected.counts[name]:g}"
              for name, count in counts(state.updates, state.scaling).items() if count != expected.counts[name]]
     for number, unit in numbered(replica, units):
-        kept = {what for (held, what), found in chunks.items() if held == number and found >= {*replica.mesh.owned}}
+        kept = {what for (at, what), seen in chunks.items() if at == number and seen >= {*replica.mesh.owned}}
         due_here = set(expected.chunks[number]) - (set() if loss is not None else {GRADIENT, ACCUMULATED})
         words += [f"keeps {'a' if what in kept else 'no'} {what} of {unit.name}" for what in sorted(kept ^ due_here)]
-    return next((f"after step {step} rank {rank} {each}" for each in words), None), evidence
+    return next((f"after step {step} rank {rank} {difference}" for difference in words), None), evidence
 
 
 def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Unit]]:
     """The units of a rank, each with its number among all `units`."""
-    mine = {unit.numbers: unit for unit in replica.units}
-    return ((number, mine[each.numbers]) for number, each in enumerate(units) if each.numbers in mine)
+    on_rank = {unit.numbers: unit for unit in replica.units}
+    return ((number, on_rank[unit.numbers]) for number, unit in enumerate(units) if unit.numbers in on_rank)
 
 
 def held_chunks(
@@ -203,15 +203,15 @@ def held_chunks(
                     yield number, what, chunk, comparable(what, values)
 
 
-def brought_home_otherwise(found: tuple[str, str], due: tuple[str, str] | None) -> str | None:
+def brought_home_otherwise(digests: tuple[str, str], expected: tuple[str, str] | None) -> str | None:
     """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
-    for what, mine, other in zip(("weights", "optimizer state"), found, due or found, strict=True):
-        if mine != other:
-            return f"{what} gathered on rank 0 are not one process's: SHA-256 {mine[:12]}; expected {other[:12]}"
+    for what, ours, reference in zip(("weights", "optimizer state"), digests, expected or digests, strict=True):
+        if ours != reference:
+            return f"{what} gathered on rank 0 are not one process's: SHA-256 {ours[:12]}; expected {reference[:12]}"
     return None
 
 
-def first_of(found: Sequence[Evidence | None] | None) -> Evidence | None:
+def first_of(evidence: Sequence[Evidence | None] | None) -> Evidence | None:
     """The earliest of the ranks' evidence; None if there is none."""
-    pieces = [each for each in found or [] if each is not None]
-    return min(pieces, key=lambda each: each.place, default=None)
+    pieces = [piece for piece in evidence or [] if piece is not None]
+    return min(pieces, key=lambda piece: piece.place, default=None)

@@ -177,8 +177,8 @@ class Config(Row):
     def serving(self, kind: str) -> Algorithm | None:
         """The algorithm that the row names for a kind of collective; None if it names none."""
         name = getattr(self.parallel, kind)
-        found = SERVING[kind][name] if name else None
-        return found.up_to(self.short_gather_bytes) if isinstance(found, BySize) else found
+        algorithm = SERVING[kind][name] if name else None
+        return algorithm.up_to(self.short_gather_bytes) if isinstance(algorithm, BySize) else algorithm
 
     @property
     def broadcast(self) -> Callable[..., None]:
@@ -340,7 +340,7 @@ class Config(Row):
         train = self.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.ranks_per_host if self.order.on_hosts else 0
-        ends = any(unit.end for each in self.of_pipeline for unit in each.model.units)
+        ends = any(unit.end for rank_config in self.of_pipeline for unit in rank_config.model.units)
         order = self.parallel.order, self.parallel.reduce_scatter
         return self.mesh, self.layers, self.model.task.parallel, order, hosts, shaped, ends, self.arithmetic
 
@@ -352,7 +352,7 @@ class Config(Row):
     @property
     def asked(self) -> tuple[object, ...]:
         """All that a scenario says of the row, beside its name."""
-        return tuple(getattr(self, each.name) for each in fields(Row) if each.name != "name")
+        return tuple(getattr(self, field.name) for field in fields(Row) if field.name != "name")
 
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
@@ -370,6 +370,6 @@ def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Con
 
 def split_task(row: Row, task: Task) -> Task:
     """The task of one place."""
-    (tensor, context, expert), keys = (Direction(*each) for each in row.directions.sizes.items()), row.parallel
+    (tensor, context, expert), keys = (Direction(*size) for size in row.directions.sizes.items()), row.parallel
     return replace(task, parallel=ModelParallel(
         tensor, context, expert, keys.sequence_parallel, keys.vocabulary_parallel, keys.context_by))

@@ -52,11 +52,11 @@ class Experiment:
     def data_sha256(self) -> str:
         """The digest of the samples with dtypes and shapes, and of the file of the first weights, if there is one."""
         file = self.rows[0].initial
-        found = hashlib.sha256(file.sha256.encode() if file else b"")
+        sha256 = hashlib.sha256(file.sha256.encode() if file else b"")
         for array in self.dataset.arrays:
-            found.update(f"{array.dtype}{array.shape}".encode())
-            found.update(little_endian(array.ravel()))
-        return found.hexdigest()
+            sha256.update(f"{array.dtype}{array.shape}".encode())
+            sha256.update(little_endian(array.ravel()))
+        return sha256.hexdigest()
 
     def micro_batches(self, config: Config, step: int, block: slice = slice(None)) -> MicroBatches:
         """Inputs and targets of the micro-batches of step `step` of a row, or of a block of them."""
@@ -73,8 +73,8 @@ class Experiment:
         """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
         block = slice(rank * config.block, (rank + 1) * config.block)
         for step in range(config.done + 1, config.steps + 1):
-            mine = self.micro_batches(config, step, block)
-            yield Batch(step, [x for x, _ in mine], [y for _, y in mine], config.samples, block.start)
+            chosen = self.micro_batches(config, step, block)
+            yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], config.samples, block.start)
 
     def test_inputs(self, config: Config) -> list[Array]:
         """The inputs of the test split as one batch; empty without a test split."""
@@ -172,17 +172,17 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
-    due = {place.name: place.shape for place in config.in_one_piece.places}
+    model_shapes = {place.name: place.shape for place in config.in_one_piece.places}
     exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.state.itemsize == 8 else SINGLE_AND_LESS
-    for name in due:
+    for name in model_shapes:
         if name not in file.shapes:
             near = nearest(name, file.shapes)
             yield f"there is no array {shown(name)}{f', there is {shown(near)}' if near else ''}; but the model has one"
     for name in file.shapes:
-        if name not in due and not name.startswith("optimizer."):    # the file may be a checkpoint
-            near = nearest(name, due)
+        if name not in model_shapes and not name.startswith("optimizer."):    # the file may be a checkpoint
+            near = nearest(name, model_shapes)
             yield f"the model has no parameter {shown(name)}{f', it has {shown(near)}' if near else ''}; leave it out"
-    for name, shape in due.items():
+    for name, shape in model_shapes.items():
         if file.shapes[name] != shape:
             yield f"{name} has shape {list(file.shapes[name])}, and in the model {list(shape)}"
         if file.dtypes[name] not in exact:

@@ -28,12 +28,12 @@ def chunks_of(
     shape, tape = (micro_batch, task.inputs), Tape(
         extent, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
-    found: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
+    outputs: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
     for unit in units:
         weights: Any = Extent(unit.count, dtype)
         alike = unit.segments[0].computation, ends[-1].shape, ends[-1].dtype
-        found[alike] = found.get(alike) or tape.forward(unit, weights, ends[-1:])
-        ends += found[alike]
+        outputs[alike] = outputs.get(alike) or tape.forward(unit, weights, ends[-1:])
+        ends += outputs[alike]
     cuts = pieces(tuple(unit.numbers for unit in model.units), count, layers)
     return [Chunk([units[number] for number in cut], ends[cut.start], ends[cut.stop], cut.start == 0, cut is cuts[-1])
             for cut in cuts]

@@ -55,18 +55,18 @@ def refuse_split_otherwise(experiment: Experiment) -> None:
             for row in experiment.rows if row.directions.places > 1}
     for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
-            found = split_otherwise(config)
-        if found:
+            difference = split_otherwise(config)
+        if difference:
             raise experiment.scenario.origin.error(
-                f"the split model of {config.name} is not the model in one piece: {found}", ("model", "kind"))
+                f"the split model of {config.name} is not the model in one piece: {difference}", ("model", "kind"))
 
 
 def split_otherwise(config: Config) -> str:
     """The first differences between a row's split model and the model in one piece, in words; empty if there are none.
     """
-    found = differences(config)
-    more = f" (and {len(found) - MOST_SHOWN} more)" if len(found) > MOST_SHOWN else ""
-    return "; ".join(found[:MOST_SHOWN]) + more
+    different = differences(config)
+    more = f" (and {len(different) - MOST_SHOWN} more)" if len(different) > MOST_SHOWN else ""
+    return "; ".join(different[:MOST_SHOWN]) + more
 
 
 def differences(config: Config) -> list[str]:
@@ -87,43 +87,43 @@ def differences(config: Config) -> list[str]:
     batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
     parts = [computed(config.in_one_piece, whole, pair, len(x), draw=refuse_draws)
              for pair in zip(batch.inputs, batch.targets, strict=True)]
-    loss, due = reduce(np.add, [part for part, _ in parts]), summed([part for _, part in parts])
+    loss, expected = reduce(np.add, [part for part, _ in parts]), summed([part for _, part in parts])
     ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.all_ranks)
-    words = [f"loss: {times(float(each[0] / loss[0]), 'value')}" for each, _, _ in ranks
-             if each is not None and not abs(each[0] - loss[0]) <= TOLERANCE * abs(loss[0])][:1]
+    words = [f"loss: {times(float(result[0] / loss[0]), 'value')}" for result, _, _ in ranks
+             if result is not None and not abs(result[0] - loss[0]) <= TOLERANCE * abs(loss[0])][:1]
     places: list[Gradients] = [{} for _ in range(side)]
     for rank, (_, _, gradients) in enumerate(ranks):
         places[rank % side] = gradients | places[rank % side]
-    ends = {name for rank, (_, _, gradients) in enumerate(ranks) for name, each in gradients.items()
-            if each.tobytes() != places[rank % side][name].tobytes()}
+    ends = {name for rank, (_, _, gradients) in enumerate(ranks) for name, gradient in gradients.items()
+            if gradient.tobytes() != places[rank % side][name].tobytes()}
     words += [f"{name}: the first and the last rank of the pipeline have different sums of its gradient"
-              for name in due if name in ends]
-    words += [f"{name}: {how}" for name, how in wrong_gradients(config, places, due) if name not in ends]
-    square = sum(float(np.square(each).sum()) for each in due.values())
+              for name in expected if name in ends]
+    words += [f"{name}: {how}" for name, how in wrong_gradients(config, places, expected) if name not in ends]
+    square = sum(float(np.square(gradient).sum()) for gradient in expected.values())
     if not abs(ranks[0][1] - square) <= TOLERANCE * square:
         words.append(f"norm: {times(float(np.sqrt(ranks[0][1] / square)), 'norm of all gradients')}")
     return words
 
 
-def wrong_gradients(config: Config, places: list[Gradients], due: Gradients) -> Iterator[tuple[str, str]]:
+def wrong_gradients(config: Config, places: list[Gradients], expected: Gradients) -> Iterator[tuple[str, str]]:
     """The parameters whose gradients differ from those of the model in one piece, and how, last first: in backward a
     fault reaches all parameters before it."""
-    most = TOLERANCE * max((float(np.abs(each).max()) for each in due.values()), default=0.0)
+    most = TOLERANCE * max((float(np.abs(gradient).max()) for gradient in expected.values()), default=0.0)
     for whole, unit in reversed([*zip(config.in_one_piece.units, config.model.units, strict=True)]):
         if unit.frozen:
             continue
-        flats = [np.concatenate([each[place.name].reshape(-1) for place in unit.places]) for each in places]
+        flats = [np.concatenate([gradients[place.name].reshape(-1) for place in unit.places]) for gradients in places]
         joined_views = whole.views(joined(whole, unit, flats, config.directions))
         for place in reversed(unit.places):
             name = place.name
-            apart = [] if place.parameter.cut else [
+            differing = [] if place.parameter.cut else [
                 number for number, other in enumerate(places) if other[name].tobytes() != places[0][name].tobytes()]
-            if apart:
-                yield name, (f"place {', '.join(map(str, apart))} and place 0 have different gradients of a parameter "
-                             "that all have: let it, or the input of the next cut product, pass copy_to")
-            elif not (np.abs(joined_views[name] - due[name]) <= most).all():
-                counted = due[name] != 0
-                ratio = np.median(joined_views[name][counted] / due[name][counted]) if counted.any() else np.nan
+            if differing:
+                yield name, (f"place {', '.join(map(str, differing))} and place 0 have different gradients of a "
+                             "parameter that all have: let it, or the input of the next cut product, pass copy_to")
+            elif not (np.abs(joined_views[name] - expected[name]) <= most).all():
+                counted = expected[name] != 0
+                ratio = np.median(joined_views[name][counted] / expected[name][counted]) if counted.any() else np.nan
                 yield name, times(float(ratio), "gradient")
 
 
@@ -138,7 +138,7 @@ def times(ratio: float, what: str) -> str:
 
 def summed(parts: list[Gradients]) -> Gradients:
     """The sums of what several micro-batches contribute."""
-    return {name: reduce(np.add, [each[name] for each in parts]) for name in parts[0]}
+    return {name: reduce(np.add, [part[name] for part in parts]) for name in parts[0]}
 
 
 def refuse_draws(*_: object) -> None:
@@ -160,11 +160,11 @@ def some_batch(model: Model, samples: int, seed: int = 0) -> tuple[Array, Array]
 
 def some_weights(model: Model) -> dict[Unit, Array]:
     """Weights near the initial ones, in float64."""
-    found = {}
+    weights = {}
     for number, unit in enumerate(model.units):
         spread = EMBEDDED if model.task.tokens and not number else SPREAD / unit.count**0.25
-        found[unit] = unit.initial(0) + np.random.default_rng([1, number]).normal(0.0, spread, unit.count)
-    return found
+        weights[unit] = unit.initial(0) + np.random.default_rng([1, number]).normal(0.0, spread, unit.count)
+    return weights
 
 
 def computed(
@@ -173,8 +173,8 @@ def computed(
 ) -> tuple[Array, Gradients]:
     """The loss and the gradients of one place for a batch; `samples` are those of all micro-batches, by default its."""
     tape = Tape(perform=over(groups, perform), draw=draw, loss_over=model.loss_over)
-    loss, found = backpropagate(model, tape, weights, *batch, samples or len(batch[0]))
-    return loss, {name: view for unit, flat in found.items() if not unit.frozen
+    loss, gradients = backpropagate(model, tape, weights, *batch, samples or len(batch[0]))
+    return loss, {name: view for unit, flat in gradients.items() if not unit.frozen
                   for name, view in unit.views(flat).items()}
 
 
@@ -196,7 +196,7 @@ def step_of_rank(
     comm: Communicator, config: Config, whole: dict[Unit, Array], batch: Batch
 ) -> tuple[Array | None, float, Gradients]:
     """One step of a rank: its loss, if it computes one, the square of the norm, and its gradients."""
-    mine, step, _ = on_rank(config, Observed(comm), allocate)
+    replica, step, _ = on_rank(config, Observed(comm), allocate)
     coordinates = config.directions.coordinates(config.directions.place(comm.rank))
     pairs = {of_model.numbers: (of_model, flat) for of_model, flat in whole.items()}
 
@@ -205,8 +205,8 @@ def step_of_rank(
         views = of_model.views(flat)
         return of_place(unit, lambda parameter: views[parameter.name], flat.dtype, coordinates)
 
-    mine.begin(initial)
+    replica.begin(initial)
     with np.errstate(all="ignore"):
         loss = step(batch)
-    return loss, sum(mine.norms.of_gradients(mine)), {
-        name: view for unit in mine.trained for name, view in unit.views(mine.state.gradients[unit]).items()}
+    return loss, sum(replica.norms.of_gradients(replica)), {
+        name: view for unit in replica.trained for name, view in unit.views(replica.state.gradients[unit]).items()}

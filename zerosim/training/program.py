@@ -91,12 +91,12 @@ def measure(
         measured = run(comm, experiment, config, config.name, history=histories.get(config.course), faults=[
             fault for fault in faults if fault.rank == comm.rank], second_channel=second_channel).train()
         elsewhere = {}
-        for ranks in (each for each in check.same_bits_on if comm.rank < each):
+        for ranks in (number for number in check.same_bits_on if comm.rank < number):
             second = second_channel and among(second_channel, range(ranks))
             elsewhere[ranks] = run(among(comm, range(ranks)), on_others, config.on(ranks), f"{config.name} on {ranks}",
                                    second_channel=second).train()
         yield measured and replace(measured, on_other_ranks={
-            ranks: each for ranks, each in elsewhere.items() if each is not None})
+            ranks: measured for ranks, measured in elsewhere.items() if measured is not None})
 
 
 def train_alone(
@@ -108,11 +108,11 @@ def train_alone(
     place = config.directions.place(comm.rank)
     progress.begin("one process", config.steps)
     for places in published(comm, in_one_process if comm.rank == 0 else None):
-        mine = places[place % len(places)]
-        history[mine.step] = mine
-        HERE.set(Location(mine.step + 1, "one process"))
-        if mine.step:
-            progress.step(mine.step, float(np.frombuffer(mine.loss, config.precision.state)[0]))
+        snapshot = places[place % len(places)]
+        history[snapshot.step] = snapshot
+        HERE.set(Location(snapshot.step + 1, "one process"))
+        if snapshot.step:
+            progress.step(snapshot.step, float(np.frombuffer(snapshot.loss, config.precision.state)[0]))
     HERE.set(NOWHERE)
     progress.end()
     return history
@@ -141,7 +141,7 @@ class Run:
 
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
-        hosts = [each // per_host for each in range(config.all_ranks)] if per_host else self.world.hosts
+        hosts = [rank // per_host for rank in range(config.all_ranks)] if per_host else self.world.hosts
         self.hosts = hosts = [*hosts[: config.all_ranks]]
         """The number of each rank's host, by the scenario or else by the world."""
         # No instrument refers to this run: in a circle its memory would outlive the row.
@@ -173,20 +173,20 @@ class Run:
 
     def train(self) -> Measurement | None:
         """Train the row; the measurement on rank 0, None on other ranks."""
-        comm, config, mine, history = self.comm, self.config, self.replica, self.history
+        comm, config, replica, history = self.comm, self.config, self.replica, self.history
         if not self.begin():
             return Measurement(config, fits=False) if comm.rank == 0 else None
-        updates_before = mine.state.updates
+        updates_before = replica.state.updates
         try:
             memory = self.run_all()
         except MemoryError as error:
             raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
         wrong = gather_objects(comm, self.misfit) or []
         evidence = first_of(gather_objects(comm, self.evidence))
-        operations = {what: mine.tape.operations[what] for what in ("forward", "backward", "recomputation")}
+        operations = {what: replica.tape.operations[what] for what in ("forward", "backward", "recomputation")}
         ranks = gather_objects(comm, (self.traffic.counted(), memory, operations, self.passes, self.injected.missed))
         trace = brought_together(comm, self.steps) if self.tracer else None
-        final = collected(comm, self.experiment, config, mine)
+        final = collected(comm, self.experiment, config, replica)
         if ranks is None:
             return None
         traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
@@ -194,7 +194,7 @@ class Run:
         disagreement = None
         if last is not None and evidence is None:
             home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
-            disagreement = next((each for each in wrong if each), home)
+            disagreement = next((difference for difference in wrong if difference), home)
         return Measurement(
             config=config,
             compared=history is not None,
@@ -208,9 +208,9 @@ class Run:
             hosts=self.hosts,
             traffic=[*traffic],
             memory=[*memories],
-            missed_faults=[str(fault) for each in missed for fault in each],
+            missed_faults=[str(fault) for of_rank in missed for fault in of_rank],
             trace=trace,
-            updates=mine.state.updates,
+            updates=replica.state.updates,
             updates_before=updates_before,
             seconds=self.seconds,
             lifetimes=self.ledger.lifetimes if config.check.lifetimes else [],
@@ -222,20 +222,20 @@ class Run:
 
         Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
         """
-        config, mine = self.config.of_rank(self.comm.rank), self.replica
+        config, replica = self.config.of_rank(self.comm.rank), self.replica
         room, place = None, self.config.directions.place(self.comm.rank)
         try:
             if config.resumed is None:
-                mine.begin(initial_weights(config, place))
+                replica.begin(initial_weights(config, place))
             else:
-                self.losses = restored(config, config.resumed, mine, place)
+                self.losses = restored(config, config.resumed, replica, place)
             if self.room_bytes is not None:
                 room = np.empty(self.room_bytes(config, self.ledger.total), np.uint8)
             short = False
         except MemoryError:
             short = True
-            mine.state.weights.clear()
-            mine.state.optimizer.clear()
+            replica.state.weights.clear()
+            replica.state.optimizer.clear()
         flags = np.zeros(self.comm.size, np.bool_)
         flags[self.comm.rank] = short
         ring.all_gather(self.comm, split(flags, self.comm.size))

@@ -178,12 +178,12 @@ class Reference:
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
                 policy=self.arithmetic.policy, perform=over(self.groups, perform), loss_over=self.model.loss_over)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
-            loss, found = backpropagate(passed, tape, computed_with, inputs, targets, samples)
+            loss, gradients = backpropagate(passed, tape, computed_with, inputs, targets, samples)
             losses.append(loss)
-            for unit, each in contributions.items():
-                each.append(found[unit])
+            for unit, partials in contributions.items():
+                partials.append(gradients[unit])
         return self.order.total(losses, self.mesh), {
-            unit: reduce(add, (self.gradient(each) for end, each in contributions.items()
+            unit: reduce(add, (self.gradient(partials) for end, partials in contributions.items()
                                if end.numbers == unit.numbers))
             for unit in self.trained
         }
@@ -202,7 +202,7 @@ class Reference:
     def gradient(self, contributions: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank; or, `part_by_part`, the k-th micro-batch of every rank
         for each k."""
-        contributions = [each.astype(self.arithmetic.accumulate, copy=False) for each in contributions]
+        contributions = [contribution.astype(self.arithmetic.accumulate, copy=False) for contribution in contributions]
         block = len(contributions) // self.mesh.size
         parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
         coded = self.arithmetic.gradients_wire
@@ -217,14 +217,14 @@ class Reference:
         self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]
     ) -> dict[str, WireError]:
         """The quantisation errors of weights and of gradients, over all units together."""
-        found = {}
+        errors = {}
         if self.arithmetic.weights_wire is not None:
-            found["weights"] = wire_error([self.computed_with(flat) for flat in weights.values()], [*weights.values()])
-        pairs = [(each.narrow, each.unquantised) for each in gradients.values() if each.unquantised is not None]
+            errors["weights"] = wire_error([self.computed_with(flat) for flat in weights.values()], [*weights.values()])
+        pairs = [(total.narrow, total.unquantised) for total in gradients.values() if total.unquantised is not None]
         if pairs:
-            arrived, due = zip(*pairs, strict=True)
-            found["gradients"] = wire_error(arrived, due)
-        return found
+            arrived, sent = zip(*pairs, strict=True)
+            errors["gradients"] = wire_error(arrived, sent)
+        return errors
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
         """The sum of squares of each chunk, unit by unit: of the elements for which this place answers."""
@@ -251,7 +251,7 @@ def backpropagate(
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:
     """The parts' sums, each rounded to `dtype`, left to right."""
     total: Array
-    total, *others = (each.astype(dtype, copy=False) for each in sums)
+    total, *others = (addend.astype(dtype, copy=False) for addend in sums)
     for other in others:
         total = total + other
     return total

@@ -32,7 +32,7 @@ STEP = re.compile(r"step-(\d{8,18})\.safetensors")
 WEIGHTS, OPTIMIZER, LOSSES = "weights", "optimizer.", "optimizer.losses"
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """The format's names of dtypes."""
-OF_NAMES = {DTYPES[each.name]: each for found in PRECISIONS.values() for each in (found.weights, found.state)}
+OF_NAMES = {DTYPES[dtype.name]: dtype for policy in PRECISIONS.values() for dtype in (policy.weights, policy.state)}
 UNKNOWN = "0" * 64
 
 Heading = tuple[str, np.dtype[Any], Sequence[int]]
@@ -49,8 +49,8 @@ def path_of(folder: Path, step: int) -> Path:
 
 def steps_in(folder: Path) -> list[int]:
     """The steps of the checkpoints in a row's folder, ascending."""
-    found = [STEP.fullmatch(each.name) for each in contents(folder)] if os.path.isdir(folder) else []
-    return sorted(int(match[1]) for match in found if match)
+    matches = [STEP.fullmatch(path.name) for path in contents(folder)] if os.path.isdir(folder) else []
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def named(what: str, parameter: str) -> str:
@@ -79,8 +79,8 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
             file.write(head(UNKNOWN))
-            for each in contents:
-                content = little_endian(each)
+            for array in contents:
+                content = little_endian(array)
                 digest.update(content)
                 file.write(content)
             file.seek(0)
@@ -127,12 +127,12 @@ class Saved:
 
     def array(self, name: str, shape: Sequence[int]) -> Array:
         """An array. Raises `CheckpointError` if it is missing or has a different shape."""
-        found = self.arrays.get(name)
-        if found is None or [*found.shape] != [*shape]:
-            has = "lacks" if found is None else f"has shape {[*found.shape]} of"
+        stored = self.arrays.get(name)
+        if stored is None or [*stored.shape] != [*shape]:
+            has = "lacks" if stored is None else f"has shape {[*stored.shape]} of"
             raise CheckpointError(
                 f"{self.path} {has} {name}, which has shape {[*shape]} here; resume it with its own model")
-        return np.fromfile(self.path, found.dtype, math.prod(shape), offset=found.start).reshape(shape)
+        return np.fromfile(self.path, stored.dtype, math.prod(shape), offset=stored.start).reshape(shape)
 
     def whole(self, what: str, place: ParameterPlace) -> Array:
         """The weights, or a slot of the optimizer, of a parameter of the model in one piece."""
@@ -148,16 +148,16 @@ def read(path: Path) -> Saved:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, os.fstat(file.fileno()).st_size)))
-            said = header.pop("__metadata__")
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        about = json.loads(said["zerosim"])
-        if (found, header_sha256(said["zerosim"], header)) != (said["sha256"], said["header_sha256"]):
+            metadata = header.pop("__metadata__")
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        about = json.loads(metadata["zerosim"])
+        if (sha256, header_sha256(metadata["zerosim"], header)) != (metadata["sha256"], metadata["header_sha256"]):
             raise damaged("its SHA-256 does not match")
-        arrays = {name: Stored(OF_NAMES[each["dtype"]], tuple(each["shape"]), 8 + length + each["data_offsets"][0])
-                  for name, each in header.items()}
+        arrays = {name: Stored(OF_NAMES[entry["dtype"]], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+                  for name, entry in header.items()}
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
     except (AttributeError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no checkpoint of zerosim, or its header is damaged ({type(error).__name__}); "
                               "name a file of --checkpoint") from None
-    return Saved(path, about | {"sha256": found}, arrays)
+    return Saved(path, about | {"sha256": sha256}, arrays)

@@ -29,13 +29,13 @@ SECONDS = 60.0
 
 def direction_in(settings: Mapping[str, Any]) -> Direction | None:
     """The direction among an operation's settings, if it has one."""
-    return next((each for each in settings.values() if isinstance(each, Direction)), None)
+    return next((setting for setting in settings.values() if isinstance(setting, Direction)), None)
 
 
 def met(settings: Mapping[str, Any], comm: Observed) -> dict[str, Any]:
     """The settings with the group of all ranks for the direction."""
     group = groups_of(comm, Directions(tensor=comm.size))["tensor"]
-    return {key: group if isinstance(each, Direction) else each for key, each in settings.items()}
+    return {key: group if isinstance(setting, Direction) else setting for key, setting in settings.items()}
 
 
 def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str, Any]]]:
@@ -47,14 +47,14 @@ def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str,
     """
     choices: dict[str, list[Any]] = {"group": [Direction("tensor", size)], "axis": [0, 1], "by": [1, 2]}
     parameters = inspect.signature(operation.forward).parameters.values()
-    names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name != "empty"]
+    names = [key.name for key in parameters if key.kind is key.KEYWORD_ONLY and key.name != "empty"]
     if "group" not in names or not choices.keys() >= set(names):
         raise UsageError(f"{operation.name} has the settings {', '.join(names) or 'none'}; a proof sets group, axis "
                          "and by; for any others, give the file EXAMPLES and use zerosim check FILE")
-    found: list[dict[str, Any]] = [{}]
+    combinations: list[dict[str, Any]] = [{}]
     for name in names:
-        found = [{**each, name: choice} for each in found for choice in choices[name]]
-    yield from (((2 * size, 3 * size), each) for each in found)
+        combinations = [{**settings, name: choice} for settings in combinations for choice in choices[name]]
+    yield from (((2 * size, 3 * size), settings) for settings in combinations)
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def transpose_fault(operation: Operation, given: Sequence[Shape | Array], settin
         return f"over one rank the law says nothing; give Direction({direction.name!r}, 2) in EXAMPLES"
     ranks = spawn(lambda comm: of_rank(operation, given, settings, Observed(comm)), direction.size,
                   limit_seconds=SECONDS)
-    fault = next((each.fault for each in ranks if each.fault), None)
+    fault = next((on_rank.fault for on_rank in ranks if on_rank.fault), None)
     if fault is None and "y" in operation.alike:
-        fault = apart("y", [each.output for each in ranks])
+        fault = rank_difference("y", [on_rank.output for on_rank in ranks])
     return fault or next(filter(None, (broken(operation, name, ranks) for name in ranks[0].moves)), None)
 
 
@@ -105,8 +105,8 @@ def of_rank(
         return array if name in operation.alike or giver == comm.rank else np.zeros_like(array)
 
     exact = isinstance(operation, TapeCollective)
-    inputs = {name: each if isinstance(each, np.ndarray) else drawn(name, each)
-              for name, each in zip(operation.inputs, given, strict=False)}
+    inputs = {name: value if isinstance(value, np.ndarray) else drawn(name, value)
+              for name, value in zip(operation.inputs, given, strict=False)}
     moves = {name: drawn(name, array.shape) for name, array in inputs.items()
              if name in operation.needs}
     if not exact:
@@ -114,21 +114,21 @@ def of_rank(
     step = 1.0 if exact else differences.STEP
     upstream = drawn("y", differences.forward(operation, inputs, named)[0].shape)
 
-    def moved(name: str, by: Array) -> Array:
+    def output(name: str, by: Array) -> Array:
         return np.array(differences.forward(operation, {**inputs, name: inputs[name] + by}, named)[0])
 
     def givers(name: str) -> range:
         return range(1 if name in operation.alike else comm.size)
 
     fault = differences.law_fault(operation, inputs, upstream, named)
-    slopes = {name: [(moved(name, step * of(giver, name, move)) - moved(name, -step * of(giver, name, move)))
+    slopes = {name: [(output(name, step * of(giver, name, move)) - output(name, -step * of(giver, name, move)))
                      / (2.0 * step) for giver in givers(name)] for name, move in moves.items()}
-    found = [differences.backward(operation, inputs, of(taker, "y", upstream), named) for taker in givers("y")]
-    return OfRank(fault, moves, slopes, upstream, moved(next(iter(inputs)), np.zeros(())),
-                  {name: [each[name] for each in found] for name in moves})
+    gradients = [differences.backward(operation, inputs, of(taker, "y", upstream), named) for taker in givers("y")]
+    return OfRank(fault, moves, slopes, upstream, output(next(iter(inputs)), np.zeros(())),
+                  {name: [of_taker[name] for of_taker in gradients] for name in moves})
 
 
-def apart(name: str, arrays: Sequence[Array]) -> str | None:
+def rank_difference(name: str, arrays: Sequence[Array]) -> str | None:
     """A sentence if an array that all ranks have alike is not the same bytes on all."""
     for rank, array in enumerate(arrays):
         if array.tobytes() != arrays[0].tobytes():
@@ -141,8 +141,8 @@ def broken(operation: Operation, name: str, ranks: Sequence[OfRank]) -> str | No
     """The first two ranks between which the law does not hold for the input `name`, in a sentence."""
     exact = isinstance(operation, TapeCollective)
     for taker in range(len(ranks[0].gradients[name])):
-        gradients = [each.gradients[name][taker] for each in ranks]
-        if name in operation.alike and (fault := apart(f"∂L/∂{name}", gradients)):
+        gradients = [on_rank.gradients[name][taker] for on_rank in ranks]
+        if name in operation.alike and (fault := rank_difference(f"∂L/∂{name}", gradients)):
             return fault
         for giver in range(len(ranks[0].slopes[name])):
             outer = ranks[taker].upstream * ranks[taker].slopes[name][giver]

@@ -41,9 +41,9 @@ class Addresses:
             insort(self._holes, (start + needed, stop))
         return start
 
-    def give_back(self, start: int, held: int) -> None:
+    def give_back(self, start: int, size: int) -> None:
         """Free addresses, and merge them with adjacent holes."""
-        stop: float = start + held
+        stop: float = start + size
         at = bisect_left(self._holes, (start, stop))
         if at < len(self._holes) and self._holes[at][0] == stop:
             stop = self._holes.pop(at)[1]
@@ -87,13 +87,13 @@ def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
     kept = long_lived(lifetimes)
     whole = laid_out([lifetime for lifetime, stays in zip(lifetimes, kept, strict=True) if stays])
     height = max((start + lifetime.held_bytes for lifetime, start in whole.items()), default=0)
-    found, most = {FIRST_FIT: placed(lifetimes, {}), LAID_OUT: placed(lifetimes, whole, height)}, peak(lifetimes)
-    needed = {name: max((start + each.held_bytes for start, each in zip(starts, lifetimes, strict=True)), default=0)
-              for name, starts in found.items()}
+    addresses, most = {FIRST_FIT: placed(lifetimes, {}), LAID_OUT: placed(lifetimes, whole, height)}, peak(lifetimes)
+    needed = {name: max((start + life.held_bytes for start, life in zip(starts, lifetimes, strict=True)), default=0)
+              for name, starts in addresses.items()}
     return Fragmentation(most, height, needed, {name: count - most for name, count in needed.items()}, [
-        {"from": each.since, "to": each.until, "kind": each.kind, "owner": each.owner, "bytes": each.held_bytes,
-         "long_lived": stays, "address": {name: starts[number] for name, starts in found.items()}}
-        for number, (each, stays) in enumerate(zip(lifetimes, kept, strict=True))])
+        {"from": life.since, "to": life.until, "kind": life.kind, "owner": life.owner, "bytes": life.held_bytes,
+         "long_lived": stays, "address": {name: starts[number] for name, starts in addresses.items()}}
+        for number, (life, stays) in enumerate(zip(lifetimes, kept, strict=True))])
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
@@ -129,15 +129,15 @@ def long_lived(lifetimes: Sequence[Lifetime]) -> list[bool]:
 
 def placed(lifetimes: Sequence[Lifetime], whole: Mapping[Lifetime, int], height: int = 0) -> list[int]:
     """The first address of each array: in `whole`, below `height`, or by first fit above."""
-    space, found = Addresses(height), dict[Lifetime, int]()
+    space, starts = Addresses(height), dict[Lifetime, int]()
     for lifetime, begins in events(lifetimes):
         if lifetime in whole:
-            found[lifetime] = whole[lifetime]
+            starts[lifetime] = whole[lifetime]
         elif begins:
-            found[lifetime] = space.take(lifetime.held_bytes)
+            starts[lifetime] = space.take(lifetime.held_bytes)
         else:
-            space.give_back(found[lifetime], lifetime.held_bytes)
-    return [found[lifetime] for lifetime in lifetimes]
+            space.give_back(starts[lifetime], lifetime.held_bytes)
+    return [starts[lifetime] for lifetime in lifetimes]
 
 
 def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
@@ -147,18 +147,18 @@ def laid_out(lifetimes: Sequence[Lifetime]) -> dict[Lifetime, int]:
     >>> list(laid_out([first, second]).values())
     [0, 0]
     """
-    found: dict[Lifetime, int] = {}
-    for lifetime in sorted(lifetimes, key=lambda each: -each.held_bytes):
+    starts: dict[Lifetime, int] = {}
+    for lifetime in sorted(lifetimes, key=lambda life: -life.held_bytes):
         start = 0
-        for low, high in sorted((at, at + other.held_bytes) for other, at in found.items() if meet(lifetime, other)):
+        for low, high in sorted((at, at + other.held_bytes) for other, at in starts.items() if meet(lifetime, other)):
             if start + lifetime.held_bytes <= low:
                 break
             start = max(start, high)
-        found[lifetime] = start
-    return found
+        starts[lifetime] = start
+    return starts
 
 
 def meet(one: Lifetime, other: Lifetime) -> bool:
     """Whether two lifetimes overlap."""
-    until = [math.inf if each.until is None else each.until for each in (one, other)]
+    until = [math.inf if life.until is None else life.until for life in (one, other)]
     return one.since < until[1] and other.since < until[0]

@@ -89,11 +89,11 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
     """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
-    what, ours, due, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
+    what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
     unit = None if evidence.unit is None else config.model.units[evidence.unit]
     if unit is not None:
-        due = comparable(what, split(with_padding(states(snapshot, unit)[what], chunks), chunks)[evidence.chunk])
-    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(due))
+        theirs = comparable(what, split(with_padding(states(snapshot, unit)[what], chunks), chunks)[evidence.chunk])
+    differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(theirs))
     first = int(differs[0])
     layer, parameter, name, index = None, what, what, tuple[int, ...]()
     if unit is not None:
@@ -102,8 +102,8 @@ def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence
             unit, evidence.chunk * chunk_length(unit.count, chunks) + first, coordinates)
     return Divergence(
         step=evidence.step, layer=layer, parameter=parameter, name=name, index=index, ours=float(ours[first]),
-        reference=float(due[first]), ours_bits=hexadecimal(ours[first]), reference_bits=hexadecimal(due[first]),
-        ulps=ulps_apart(ours[first], due[first]), rank=evidence.rank,
+        reference=float(theirs[first]), ours_bits=hexadecimal(ours[first]), reference_bits=hexadecimal(theirs[first]),
+        ulps=ulps_apart(ours[first], theirs[first]), rank=evidence.rank,
         state=None if what == WEIGHTS or unit is None else what, differing_elements=len(differs), chunk=evidence.chunk)
 
 
@@ -147,8 +147,8 @@ def ulps_apart(ours: Any, reference: Any) -> int | None:
     """
     if np.isnan(ours) or np.isnan(reference):
         return None
-    mine, other = (int(number_line(np.asarray(each))[0]) for each in (ours, reference))
-    return abs(mine - other)
+    line, other_line = (int(number_line(np.asarray(value))[0]) for value in (ours, reference))
+    return abs(line - other_line)
 
 
 def number_line(values: Array) -> Array:
@@ -160,8 +160,8 @@ def number_line(values: Array) -> Array:
     bits = bit_pattern(values)
     sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
     places = (bits & ~sign).astype(np.int64)
-    found: Array = np.where(bits & sign, -places, places)
-    return found
+    line: Array = np.where(bits & sign, -places, places)
+    return line
 
 
 def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
@@ -177,17 +177,17 @@ def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
     add_up = add_replicas(addition.collective)
 
     def program(comm: Communicator) -> list[Symbol]:
-        mine, total = replace(mesh, rank=comm.rank), None
+        own_mesh, total = replace(mesh, rank=comm.rank), None
         for number in range(comm.rank * block, (comm.rank + 1) * block):
             total = addition.accumulate(total, symbols(number, comm.size))
-        full = addition.reduce_scatter(mine.within(comm), total, lambda full: full)
-        own = split(full, mine.group)[mine.place]
-        if mine.replicas > 1:
-            add_up(mine.across(comm), own)
+        full = addition.reduce_scatter(own_mesh.within(comm), total, lambda full: full)
+        own = split(full, own_mesh.group)[own_mesh.place]
+        if own_mesh.replicas > 1:
+            add_up(own_mesh.across(comm), own)
         return list(own)
 
-    held = spawn(program, mesh.size)
-    return [each for rank in mesh.groups[0] for each in held[rank]]
+    pieces = spawn(program, mesh.size)
+    return [piece for rank in mesh.groups[0] for piece in pieces[rank]]
 
 
 @dataclass(frozen=True)
@@ -219,44 +219,44 @@ def row_differences(
 ) -> list[RowDifference]:
     """The differences of `pairs`, which rank 0 has; on all ranks, which receive a message for every replayed step."""
     trained = None if pairs is None else chain.from_iterable(side_by_side(experiment, *pair) for pair in pairs)
-    return [each for each in published(comm, trained) if isinstance(each, RowDifference)]
+    return [difference for difference in published(comm, trained) if isinstance(difference, RowDifference)]
 
 
 def side_by_side(experiment: Experiment, first: Config, other: Config) -> Iterator[int | RowDifference]:
     """Train two rows' references; yields a number for each step, and the first difference, if any, at the end."""
-    for (mine, *_), (theirs, *_) in zip(alone(experiment, first), alone(experiment, other), strict=False):
+    for (ours, *_), (theirs, *_) in zip(alone(experiment, first), alone(experiment, other), strict=False):
         for what in ("gradient", "weights"):
-            found = compared(what, first, mine, other, theirs)
-            if found is not None:
-                yield found
+            difference = compared(what, first, ours, other, theirs)
+            if difference is not None:
+                yield difference
                 return
-        yield mine.step
+        yield ours.step
 
 
-def compared(what: str, one: Config, mine: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:
+def compared(what: str, one: Config, ours: Snapshot, two: Config, theirs: Snapshot) -> RowDifference | None:
     """The first difference between two snapshots of one step, or None."""
-    layers, others = layers_of(what, one, mine), layers_of(what, two, theirs)
+    layers, others = layers_of(what, one, ours), layers_of(what, two, theirs)
     differs = {number: np.flatnonzero(bit_pattern(values) != bit_pattern(others[number][1]))
                for number, (_, values) in sorted(layers.items())}
     number = next((number for number, places in differs.items() if len(places)), None)
     if number is None:
         return None
-    at, values = int(differs[number][0]), [each[number][1] for each in (layers, others)]
-    places = [each[number][0].bounds(number)[0] + at for each in (layers, others)]
-    chunks = [place // chunk_length(each[number][0].count, config.ranks)
-              for place, each, config in zip(places, (layers, others), (one, two), strict=True)]
+    at, values = int(differs[number][0]), [side[number][1] for side in (layers, others)]
+    places = [side[number][0].bounds(number)[0] + at for side in (layers, others)]
+    chunks = [place // chunk_length(side[number][0].count, config.ranks)
+              for place, side, config in zip(places, (layers, others), (one, two), strict=True)]
     _, _, name, index = element(layers[number][0], places[0])
-    mine_at, theirs_at = (int(number_line(each[at : at + 1])[0]) for each in values)
+    our_line, theirs_at = (int(number_line(flat[at : at + 1])[0]) for flat in values)
     return RowDifference(
-        one.name, two.name, mine.step, what, name, index, (float(values[0][at]), float(values[1][at])),
-        abs(mine_at - theirs_at), (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
-        sum(len(each) for _, each in layers.values()), sum(map(len, differs.values())),
+        one.name, two.name, ours.step, what, name, index, (float(values[0][at]), float(values[1][at])),
+        abs(our_line - theirs_at), (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
+        sum(len(flat) for _, flat in layers.values()), sum(map(len, differs.values())),
     )
 
 
 def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[Unit, Array]]:
     """The layers with this kind of array, each with its unit and its elements, for any grouping of layers."""
-    flats = {unit: each.used for unit, each in snapshot.gradients.items()} if what == "gradient" else snapshot.weights
+    flats = {unit: total.used for unit, total in snapshot.gradients.items()} if what == "gradient" else snapshot.weights
     return {number: (unit, flats[unit][slice(*unit.bounds(number))])
             for unit in config.model.units if unit in flats for number in unit.numbers}
 

@@ -54,14 +54,14 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence and replace(
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
-        formula_operations={what: sum(expected(each, updates).operations[what] for each in config.of_pipeline)
+        formula_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
         volume=volume(config),
         most_messages=most_messages(config),
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
-        on_other_ranks={ranks: judged(each, None, in_processes=in_processes) if each.fits else RowOutcome(each)
-                        for ranks, each in measured.on_other_ranks.items()},
+        on_other_ranks={ranks: judged(measurement, None, in_processes=in_processes) if measurement.fits else RowOutcome(measurement)
+                        for ranks, measurement in measured.on_other_ranks.items()},
     )
 
 
@@ -81,10 +81,10 @@ def would_fit(config: Config, allowed_bytes: int) -> bool:
 
 def memory_due(config: Config, rank: int, updates: int, copies: int | None = None) -> RankMemory:
     """The memory due of one rank, in whose world copies of messages may have `copies` bytes; None if it makes none."""
-    due, resting, far = expected(config, updates), resting_bytes(config), resting_bytes(config, "host")
-    peaks = {str(kind): due.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
-    beside = 0 if copies is None else due.beside_bytes + copies
-    timed = {*due.bounded, *([] if copies is None else ["buffers"])}
+    figures, resting, far = expected(config, updates), resting_bytes(config), resting_bytes(config, "host")
+    peaks = {str(kind): figures.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
+    beside = 0 if copies is None else figures.beside_bytes + copies
+    timed = {*figures.bounded, *([] if copies is None else ["buffers"])}
     at_rest: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     return RankMemory(
         rank=rank,
@@ -93,8 +93,8 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
         least_bytes={kind: least for kind, least in peaks.items() if config.steps_here > 0 and kind not in timed},
         padding_bytes=resting.padding,
         host_resting_bytes=without_zeros({kind: getattr(far, kind) for kind in MODEL_STATES}),
-        host_peak_bytes=without_zeros(due.host_peak_bytes),
-        moved_bytes=dict(due.moved_bytes),
+        host_peak_bytes=without_zeros(figures.host_peak_bytes),
+        moved_bytes=dict(figures.moved_bytes),
         owners={"activations": {}, "buffers": {"messages": copies or 0}} | {
             kind: {unit.name: unit_bytes(config, unit).get(kind, (0, 0))[0] for unit in config.model.units}
             for kind in MODEL_STATES},
@@ -108,17 +108,17 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     """
 
     def ending(row: RowOutcome) -> tuple[object, ...]:
-        found = row.measured
-        losses = b"".join(loss.tobytes() for loss in found.losses)
-        return losses, found.weights_sha256, found.optimizer_sha256
+        measured = row.measured
+        losses = b"".join(loss.tobytes() for loss in measured.losses)
+        return losses, measured.weights_sha256, measured.optimizer_sha256
 
     firsts: dict[tuple[object, ...], RowOutcome] = {}
-    found = []
+    outcomes = []
     for row in rows:
         first = firsts.setdefault(row.config.course, row) if row.fits else row
-        found.append(row if first is row else replace(
+        outcomes.append(row if first is row else replace(
             row, equal=ending(row) == ending(first), compared_with=first.name))
-    return found
+    return outcomes
 
 
 def prepare_run(
@@ -197,10 +197,10 @@ def judge(
 ) -> Outcome | None:
     """The outcome on rank 0, None on the others, which take part until all rows are judged."""
     rows = []
-    for config, each in zip(experiment.rows, measured, strict=True):
-        divergence = first_divergence(comm, experiment, config, each.evidence if each else None)
-        if each is not None:
-            rows.append(judged(each, divergence, in_processes=world.rank_is_process))
+    for config, measurement in zip(experiment.rows, measured, strict=True):
+        divergence = first_divergence(comm, experiment, config, measurement.evidence if measurement else None)
+        if measurement is not None:
+            rows.append(judged(measurement, divergence, in_processes=world.rank_is_process))
     differences = row_differences(comm, experiment, different_rows(rows) if comm.rank == 0 else None)
     if comm.rank != 0:
         return None

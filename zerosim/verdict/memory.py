@@ -62,11 +62,11 @@ def per_parameter(precision: str, k: int) -> ModelStates:
     >>> int(per_parameter("mixed", 12).total)
     16
     """
-    each = PRECISIONS[precision].weights.itemsize
-    return ModelStates(Fraction(each), Fraction(each), Fraction(k))
+    itemsize = PRECISIONS[precision].weights.itemsize
+    return ModelStates(Fraction(itemsize), Fraction(itemsize), Fraction(k))
 
 
-def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> ModelStates:
+def resting(stage: str, parameters: int, ranks: int, states: ModelStates) -> ModelStates:
     """Bytes on every rank between steps, with shards of exactly 1/N: the paper's figures.
 
     `each` has the bytes of one parameter.
@@ -75,27 +75,27 @@ def resting(stage: str, parameters: int, ranks: int, each: ModelStates) -> Model
     31406250000.0
     """
 
-    return ModelStates(*(parameters * getattr(each, kind) / (ranks if kind in STAGES[stage].sharded else 1)
+    return ModelStates(*(parameters * getattr(states, kind) / (ranks if kind in STAGES[stage].sharded else 1)
                          for kind in MODEL_STATES))
 
 
-def largest_model(stage: str, budget_bytes: int, ranks: int, each: ModelStates) -> int:
+def largest_model(stage: str, budget_bytes: int, ranks: int, states: ModelStates) -> int:
     """The most parameters whose model states fit into `budget_bytes` on every rank.
 
     >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
     128000000000
     """
-    return budget_bytes // resting(stage, 1, ranks, each).total
+    return budget_bytes // resting(stage, 1, ranks, states).total
 
 
-def formula(stage: str, each: ModelStates) -> str:
+def formula(stage: str, states: ModelStates) -> str:
     """The sum that a rank keeps, as a formula in Ψ and N.
 
     >>> [formula(stage, per_parameter("mixed", 12)) for stage in ("ddp", "zero1", "zero2", "zero3")]
     ['16Ψ', '4Ψ + 12Ψ/N', '2Ψ + 14Ψ/N', '16Ψ/N']
     """
-    sharded = sum(getattr(each, kind) for kind in STAGES[stage].sharded)
-    terms = {"Ψ": each.total - sharded, "Ψ/N": sharded}
+    sharded = sum(getattr(states, kind) for kind in STAGES[stage].sharded)
+    terms = {"Ψ": states.total - sharded, "Ψ/N": sharded}
     return " + ".join(f"{bytes_each}{symbol}" for symbol, bytes_each in terms.items() if bytes_each)
 
 
@@ -114,8 +114,8 @@ class EstimatedRow(NamedTuple):
         >>> int(row.kept("device")), int(row.kept("host"))
         (4, 3)
         """
-        found = {kind: getattr(self.states, kind) for kind in MODEL_STATES}
-        return sum((count for kind, count in found.items() if (kind in self.on_host) == (tier == "host")), Fraction())
+        terms = {kind: getattr(self.states, kind) for kind in MODEL_STATES}
+        return sum((count for kind, count in terms.items() if (kind in self.on_host) == (tier == "host")), Fraction())
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ def estimate(
     >>> {row.stage: int(row.states.total) for row in found.rows}["zero3"], found.basis
     (4000, 'mixed precision, adam: 2 + 2 + 12 bytes per parameter')
     """
-    each = per_parameter(precision, optimizer_bytes(precision, optimizer))
-    terms = f"{each.parameters} + {each.gradients} + {each.optimizer}"
+    states = per_parameter(precision, optimizer_bytes(precision, optimizer))
+    terms = f"{states.parameters} + {states.gradients} + {states.optimizer}"
     tiers = {"optimizer": offload_optimizer, "parameters": offload_parameters}
     far = [f"{kind} offloaded to host" for kind, tier in tiers.items() if tier == "host"]
     return Estimate(
         parameters, ranks, "; ".join([f"{precision} precision, {optimizer}: {terms} bytes per parameter", *far]),
-        [EstimatedRow(key, formula(key, each), resting(key, parameters, ranks, each),
+        [EstimatedRow(key, formula(key, states), resting(key, parameters, ranks, states),
                       stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()])
 
 
@@ -210,8 +210,8 @@ def table1() -> PublishedTable:
     def cell(billions: Fraction, ranks: int) -> str:
         sums = [resting(stage, int(billions * BILLION), ranks, MIXED_ADAM).total / GB for stage in PRINTED[1:]]
         return " / ".join(printed(
-            rounded(each, 1 if each >= 10 else 2) if billions < 10 else truncated(each, 0 if each >= 100 else 1))
-            for each in sums)
+            rounded(size, 1 if size >= 10 else 2) if billions < 10 else truncated(size, 0 if size >= 100 else 1))
+            for size in sums)
 
     return PublishedTable(
         "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",

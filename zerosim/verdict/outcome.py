@@ -29,64 +29,65 @@ TRAFFIC = {
 BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
 
 
-def traffic_fault(rank: int, measured: Count, due: Count) -> str | None:
+def traffic_fault(rank: int, measured: Count, expected: Count) -> str | None:
     """The first count of a rank's messages that differs from the one due, as the words after the name of a row."""
-    figures = [(words, getattr(measured, name), getattr(due, name)) for name, words in TRAFFIC.items()]
-    for collective, ours, theirs in paired(measured.by_collective, due.by_collective, Count()):
+    figures = [(words, getattr(measured, name), getattr(expected, name)) for name, words in TRAFFIC.items()]
+    for collective, ours, theirs in paired(measured.by_collective, expected.by_collective, Count()):
         figures += [(f"{words} of {collective}", getattr(ours, name), getattr(theirs, name))
                     for name, words in ({"calls": "calls"} | TRAFFIC).items()]
     return next((f"{what} are not the formula's: {seen:,} of rank {rank}; expected {expected:,}"
                  for what, seen, expected in figures if seen != expected), None)
 
 
-def overweight(found: RankMemory, due: RankMemory) -> list[str]:
+def overweight(measured: RankMemory, expected: RankMemory) -> list[str]:
     """The units that keep more than is due, and other memory that outlives the step, in words."""
     kept = [
-        f"{held:,} B of {owner}'s {kind}; expected {most:,}" if kind in MODEL_STATES else
-        f"{held:,} B of {kind} for {owner} after the step"
-        for kind, owners in found.owners.items() for owner, held in owners.items()
-        if (kind not in MODEL_STATES or owner in due.owners[kind]) and held > (most := due.owners[kind].get(owner, 0))]
+        f"{size:,} B of {owner}'s {kind}; expected {most:,}" if kind in MODEL_STATES else
+        f"{size:,} B of {kind} for {owner} after the step"
+        for kind, owners in measured.owners.items() for owner, size in owners.items()
+        if (kind not in MODEL_STATES or owner in expected.owners[kind])
+        and size > (most := expected.owners[kind].get(owner, 0))]
     return kept + [
-        f"from {least:,} to {most:,} B of {kind} between steps" for kind, (least, most) in found.at_rest.items()
-        if kind in due.at_rest and not due.at_rest[kind][0] <= least <= most <= due.at_rest[kind][1]]
+        f"from {least:,} to {most:,} B of {kind} between steps" for kind, (least, most) in measured.at_rest.items()
+        if kind in expected.at_rest and not expected.at_rest[kind][0] <= least <= most <= expected.at_rest[kind][1]]
 
 
-def lingering(found: RankMemory, due: RankMemory) -> list[str]:
+def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
-        f"{held:,} B of {kind} as {words} begins; expected {most:,}"
-        for name, words in BEGINNINGS.items() for kind, most in due.held_as_began.get(name, {}).items()
-        if (held := found.held_as_began.get(name, {}).get(kind, 0)) > most]
+        f"{size:,} B of {kind} as {words} begins; expected {most:,}"
+        for name, words in BEGINNINGS.items() for kind, most in expected.held_as_began.get(name, {}).items()
+        if (size := measured.held_as_began.get(name, {}).get(kind, 0)) > most]
 
 
-def mismeasured(found: RankMemory, due: RankMemory) -> str | None:
+def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
     """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
-    for kind, most in due.peak_bytes.items():
-        peak, least = found.peak_bytes[kind], due.least_bytes.get(kind, 0)
+    for kind, most in expected.peak_bytes.items():
+        peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
         if peak > most:
-            return (f"more memory than allowed is in use at the peak: rank {found.rank} holds {peak:,} B of {kind}; "
+            return (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of {kind}; "
                     f"{most:,} are enough")
         if peak < least:
-            return (f"less memory than required is in use at the peak: rank {found.rank} holds {peak:,} B of {kind}, "
-                    f"where {least:,} are used")
-    for words in lingering(found, due):
-        return f"memory is held too long: rank {found.rank} holds {words}"
+            return (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
+                    f"{kind}, where {least:,} are used")
+    for words in lingering(measured, expected):
+        return f"memory is held too long: rank {measured.rank} holds {words}"
     return next((
-        f"host memory is not the formula's: rank {found.rank}, {words.format(what)}: {held:,} B; expected {expected:,}"
+        f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: {here:,} B; expected {there:,}"
         for words, ours, theirs in (
-            ("{} between steps", found.host_resting_bytes, due.host_resting_bytes),
-            ("{} at the peak", found.host_peak_bytes, due.host_peak_bytes),
-            ("bytes moved of {}", found.moved_bytes, due.moved_bytes))
-        for what, held, expected in paired(ours, theirs, 0) if held != expected), None)
+            ("{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
+            ("{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
+            ("bytes moved of {}", measured.moved_bytes, expected.moved_bytes))
+        for what, here, there in paired(ours, theirs, 0) if here != there), None)
 
 
-def paired(ours: Mapping[str, Figure], due: Mapping[str, Figure], nothing: Figure) -> list[tuple[str, Figure, Figure]]:
+def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure) -> list[tuple[str, Figure, Figure]]:
     """Each key of either side, in order, with both figures.
 
     >>> paired({"b": 1}, {"a": 2, "b": 1}, 0)
     [('a', 0, 2), ('b', 1, 1)]
     """
-    return [(key, ours.get(key, nothing), due.get(key, nothing)) for key in sorted({*ours, *due})]
+    return [(key, ours.get(key, zero), other.get(key, zero)) for key in sorted({*ours, *other})]
 
 
 def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
@@ -206,7 +207,7 @@ class Outcome:
     @property
     def on_other_ranks(self) -> list[tuple[int, RowOutcome]]:
         """The results of rows on different numbers of ranks, each with that number."""
-        return [(ranks, found) for row in self.rows for ranks, found in row.on_other_ranks.items() if found.fits]
+        return [(ranks, row_on) for row in self.rows for ranks, row_on in row.on_other_ranks.items() if row_on.fits]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -238,9 +239,9 @@ def failed_checks(stage: RowOutcome) -> Iterator[str]:
     yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(stage.traffic))
     yield from first_fault(miscalculated(stage))
     if stage.config.steps_here > 0:
-        heavy = [f": rank {due.rank} keeps {', '.join(more)}" for measured, due in stage.memory
-                 if (more := overweight(measured, due))]
-        if heavy or any(measured.resting_bytes != due.resting_bytes for measured, due in stage.memory):
+        heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in stage.memory
+                 if (more := overweight(measured, expected))]
+        if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in stage.memory):
             yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
         yield from first_fault(mismeasured(*pair) for pair in stage.memory)
         yield from first_fault([stage.schedule_fault])
@@ -248,9 +249,9 @@ def failed_checks(stage: RowOutcome) -> Iterator[str]:
         yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
 
 
-def first_fault(found: Iterable[str | None]) -> list[str]:
+def first_fault(faults: Iterable[str | None]) -> list[str]:
     """The first of these words, if there are any."""
-    return [words for words in found if words][:1]
+    return [words for words in faults if words][:1]
 
 
 def broken_claims(stage: RowOutcome) -> Iterator[str]:
@@ -290,7 +291,7 @@ def broken_claims(stage: RowOutcome) -> Iterator[str]:
 
 def sent_by(collectives: Collection[str], rank: Count) -> int:
     """The bytes that a rank has sent by some collectives, or by all if none are named."""
-    return sum(each.sent_bytes for name, each in rank.by_collective.items()
+    return sum(count.sent_bytes for name, count in rank.by_collective.items()
                if name in collectives or not collectives)
 
 
@@ -305,23 +306,23 @@ def percent(share: float) -> str:
 
 def other_bits(stage: RowOutcome) -> Iterator[str]:
     """The faults of the row on different numbers of ranks, in words."""
-    trained = {ranks: found for ranks, found in stage.on_other_ranks.items() if found.fits}
-    differing = [str(ranks) for ranks, found in trained.items()
-                 if found.measured.weights_sha256 != stage.measured.weights_sha256]
+    trained = {ranks: outcome for ranks, outcome in stage.on_other_ranks.items() if outcome.fits}
+    differing = [str(ranks) for ranks, outcome in trained.items()
+                 if outcome.measured.weights_sha256 != stage.measured.weights_sha256]
     if differing:
         yield f"different bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
-    for ranks, found in trained.items():
-        yield from (f"on {plural(ranks, 'rank')}: {what}" for what in failed_checks(found))
+    for ranks, outcome in trained.items():
+        yield from (f"on {plural(ranks, 'rank')}: {what}" for what in failed_checks(outcome))
     yield from (f"does not fit on {plural(ranks, 'rank')}" for ranks in stage.on_other_ranks if ranks not in trained)
 
 
 def miscalculated(stage: RowOutcome) -> Iterator[str]:
     """The ranks whose matrix products differ from the model's operations, in words."""
-    due, every = stage.formula_operations, stage.measured.operations
+    formulas, every = stage.formula_operations, stage.measured.operations
     stride = len(every) // stage.config.directions.pipeline
     for rank in range(stride):
-        found = {what: sum(each.get(what, 0) for each in every[rank::stride]) for what in due}
-        if found != due:
-            what = next(each for each in due if found[each] != due[each])
-            yield (f"floating-point operations of {what} are not the model's: {found[what]:,} of rank {rank}; "
-                   f"expected {due[what]:,}")
+        counted = {what: sum(operations.get(what, 0) for operations in every[rank::stride]) for what in formulas}
+        if counted != formulas:
+            what = next(kind for kind in formulas if counted[kind] != formulas[kind])
+            yield (f"floating-point operations of {what} are not the model's: {counted[what]:,} of rank {rank}; "
+                   f"expected {formulas[what]:,}")

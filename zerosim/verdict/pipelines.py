@@ -61,8 +61,8 @@ def held(passes: Sequence[Slot]) -> int:
     >>> held([Slot("F", 0, 0), Slot("F", 1, 0), Slot("B", 0, 0), Slot("B", 1, 0)])
     2
     """
-    frees = "W" if any(each.what == "W" for each in passes) else "B"
-    return max(accumulate((each.what == "F") - (each.what == frees) for each in passes), default=0)
+    frees = "W" if any(slot.what == "W" for slot in passes) else "B"
+    return max(accumulate((slot.what == "F") - (slot.what == frees) for slot in passes), default=0)
 
 
 UNITS = {"F": 1, "B": 1, "W": 1}
@@ -76,13 +76,13 @@ def in_lockstep(passes: Passes, lasting: Mapping[str, int] = UNITS) -> list[list
     [[0, 3], [1, 2]]
     """
     ranks, ends = len(passes), dict[tuple[str, int, int], int]()
-    last = max((each.chunk for mine in passes for each in mine), default=0) * ranks + ranks - 1
-    found: list[list[int]] = [[] for _ in passes]
+    last = max((slot.chunk for slots in passes for slot in slots), default=0) * ranks + ranks - 1
+    begins: list[list[int]] = [[] for _ in passes]
     free = [0 for _ in passes]
-    while any(len(begun) < len(mine) for begun, mine in zip(found, passes, strict=True)):
+    while any(len(begun) < len(slots) for begun, slots in zip(begins, passes, strict=True)):
         before = len(ends)
-        for rank, (begun, mine) in enumerate(zip(found, passes, strict=True)):
-            for what, micro_batch, chunk in mine[len(begun) :]:
+        for rank, (begun, slots) in enumerate(zip(begins, passes, strict=True)):
+            for what, micro_batch, chunk in slots[len(begun) :]:
                 piece = chunk * ranks + rank
                 needed = {"F": ("F", micro_batch, piece - 1), "W": ("B", micro_batch, piece),
                           "B": ("B", micro_batch, piece + 1) if piece < last else ("F", micro_batch, piece)}[what]
@@ -92,15 +92,15 @@ def in_lockstep(passes: Passes, lasting: Mapping[str, int] = UNITS) -> list[list
                 ends[what, micro_batch, piece] = free[rank] = begun[-1] + lasting[what]
         if len(ends) == before:
             raise ZerosimError(f"the ranks of the pipeline wait for each other after {before} passes")
-    return found
+    return begins
 
 
 def bubble(passes: Passes, lasting: Mapping[str, int] = UNITS) -> Fraction:
     """The idle share of a pipeline's ranks by their passes."""
     times = in_lockstep(passes, lasting)
-    length = max((begun[-1] + lasting[mine[-1].what] for begun, mine in zip(times, passes, strict=True) if mine),
+    length = max((begun[-1] + lasting[slots[-1].what] for begun, slots in zip(times, passes, strict=True) if slots),
                  default=0)
-    busy = sum(lasting[each.what] for mine in passes for each in mine)
+    busy = sum(lasting[slot.what] for slots in passes for slot in slots)
     return 1 - Fraction(busy, length * len(passes)) if length else Fraction()
 
 
@@ -118,8 +118,8 @@ def pass_lines(passes: Passes) -> list[str]:
     times = in_lockstep(passes)
     length = 1 + max((begun[-1] for begun in times if begun), default=-1)
     lines = []
-    for begun, mine in zip(times, passes, strict=True):
-        words = {at: BRACKETS[each.what].format(each.micro_batch) for at, each in zip(begun, mine, strict=True)}
+    for begun, slots in zip(times, passes, strict=True):
+        words = {at: BRACKETS[slot.what].format(slot.micro_batch) for at, slot in zip(begun, slots, strict=True)}
         lines.append("".join(f"{words.get(at, '.'):^4}" for at in range(length)).rstrip())
     return lines
 
@@ -127,12 +127,12 @@ def pass_lines(passes: Passes) -> list[str]:
 def faults(config: Config, passes: Sequence[Passes]) -> Iterator[str]:
     """The differences between the passes of each pipeline and the formulas, in words."""
     ranks, parallel = config.directions.pipeline, config.parallel
-    for first, mine in enumerate(passes if config.steps_here else ()):
+    for first, pipeline in enumerate(passes if config.steps_here else ()):
         due = bubble_due(ranks, config.block, parallel.model_chunks, parallel.schedule)
-        if (found := bubble(mine)) != due:
-            yield f"the bubble of rank {first}'s pipeline is not the formula's: {found}; expected {due}"
-        for number, each in enumerate(mine):
+        if (measured := bubble(pipeline)) != due:
+            yield f"the bubble of rank {first}'s pipeline is not the formula's: {measured}; expected {due}"
+        for number, slots in enumerate(pipeline):
             most = held_due(parallel.schedule, number, ranks, config.block, parallel.model_chunks)
-            if held(each) != most:
+            if held(slots) != most:
                 yield (f"activations held are not the formula's: rank {first + number * len(passes)} holds those of "
-                       f"{held(each)} micro-batches; expected {most}")
+                       f"{held(slots)} micro-batches; expected {most}")

@@ -70,17 +70,17 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
         wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
         state = config.precision.state.itemsize * len(config.rule.slots)
         per_element |= {"gradients": weights + wide, "optimizer": state}
-    found: dict[str, tuple[int, float]] = {}
+    resting: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
         kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
         here = ("host" if kind in config.on_host else "device") == tier
-        found[kind] = (kept * size, exact * size) if here else (0, 0.0)
-    second, once = found["parameters"], config.secondary_of(0)
+        resting[kind] = (kept * size, exact * size) if here else (0, 0.0)
+    second, once = resting["parameters"], config.secondary_of(0)
     if once and later_uses(config.model, unit) and tier == "device":
         copied = config.computing.weights.itemsize
-        found["parameters"] = (second[0] + owned(unit.count, once).length * copied,
-                               second[1] + unit.count / once.group * copied)
-    return found
+        resting["parameters"] = (second[0] + owned(unit.count, once).length * copied,
+                                 second[1] + unit.count / once.group * copied)
+    return resting
 
 
 def later_uses(model: Model, unit: Unit) -> int:

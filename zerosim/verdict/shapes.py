@@ -95,16 +95,16 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
         return known[updates]
     steps, skipped = config.steps_here, config.steps_here - updates
     run = StepsOnShapes(config, min(steps, 2), skipped=not updates)
-    moved, once = run.moved_in(updates or steps), len(run.moved) or 1
+    bytes_moved, once = run.moved_in(updates or steps), len(run.moved) or 1
     if updates and skipped:
-        moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
+        bytes_moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
     known[updates] = ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
         bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
         peak_total=run.ledger.peak_total,
         beside_bytes=run.aside.peak["buffers"],
         host_peak_bytes=dict(+run.host.peak),
-        moved_bytes=dict(+moved),
+        moved_bytes=dict(+bytes_moved),
         operations={what: run.replica.tape.operations[what] // once * steps
                     for what in ("forward", "backward", "recomputation")},
         tape_calls={call: count // once * steps for call, count in run.calls.total.items()},
@@ -207,9 +207,9 @@ class TapeCalls:
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
         """Run an operation, and count its calls."""
         self._made.clear()
-        found = self._carried_out(step, function, *arrays, **named)
+        result = self._carried_out(step, function, *arrays, **named)
         self.add(self._made)
-        return found
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,19 +332,19 @@ class Lingering(Beside):
 
     def begin(self, work: Work) -> Pending:
         given = getattr(work, "args", ())
-        held = [each for one in given if isinstance(one, list) for each in one]
-        held += [each for one in given if isinstance(one, HeldResult) for each in one.held]
+        arrays = [array for one in given if isinstance(one, list) for array in one]
+        arrays += [array for one in given if isinstance(one, HeldResult) for array in one.held]
         self._working = True
         array = super().begin(work).take()
         self._working = False
-        return HeldResult(array, held)
+        return HeldResult(array, arrays)
 
 
 class HeldResult(Pending):
     """A pending array, and those that live until it is taken."""
 
-    def __init__(self, array: Any, held: list[Any]) -> None:
-        self._array, self.held = [array], held
+    def __init__(self, array: Any, arrays: list[Any]) -> None:
+        self._array, self.held = [array], arrays
 
     def take(self) -> Any:
         self.held.clear()

@@ -88,9 +88,9 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         return [owned(unit.count, share).length for unit in units]
 
     for length in over(trained):
-        due = parts if codes is None or add is None else [(add, 1)]
+        terms = parts if codes is None or add is None else [(add, 1)]
         sent = codes.encoded_bytes(length) if codes else length
-        yield DueCall("reduce_scatter", due, mesh.neighbours, sent, reductions, aside=overlap)
+        yield DueCall("reduce_scatter", terms, mesh.neighbours, sent, reductions, aside=overlap)
         if to_all:
             sums = config.wire if add is not None else config.summed
             yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
@@ -124,16 +124,16 @@ def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> d
 
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
     """
-    found: dict[str, Count] = {}
+    counts: dict[str, Count] = {}
     here, directions = config.of_rank(rank), config.directions
-    place, mine = directions.place(rank), directions.data_rank(rank)
-    hosts_here = [hosts[directions.rank(place, each)] for each in range(directions.data)] if hosts else ()
+    place, data_rank = directions.place(rank), directions.data_rank(rank)
+    hosts_here = [hosts[directions.rank(place, neighbour)] for neighbour in range(directions.data)] if hosts else ()
     tape_calls = expected(here, updates).tape_calls
-    for call in calls(here, mine, updates):
-        found[call.name] = found.get(call.name, Count()) + call.due(here, mine, hosts_here)
-    for name, each in (*on_the_tape(here, rank, tape_calls, hosts), *at_cuts(here, rank, hosts)):
-        found[name] = found.get(name, Count()) + each
-    return {name: each for name, each in found.items() if each.calls}
+    for call in calls(here, data_rank, updates):
+        counts[call.name] = counts.get(call.name, Count()) + call.due(here, data_rank, hosts_here)
+    for name, count in (*on_the_tape(here, rank, tape_calls, hosts), *at_cuts(here, rank, hosts)):
+        counts[name] = counts.get(name, Count()) + count
+    return {name: count for name, count in counts.items() if count.calls}
 
 
 def on_the_tape(
@@ -211,8 +211,8 @@ def volume(config: Config) -> float:
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
-    called = ((each, rank) for rank in range(ranks) for each in calls(config, rank, steps))
-    sent = sum(each.due(config, rank, ()).sent_bytes for each, rank in called) / ranks / steps
+    called = ((call, rank) for rank in range(ranks) for call in calls(config, rank, steps))
+    sent = sum(call.due(config, rank, ()).sent_bytes for call, rank in called) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)
 
 
@@ -222,7 +222,7 @@ def most_messages(config: Config) -> int:
     steps, ranks = config.steps, config.all_ranks
     if steps == 0:
         return 0
-    return max(sum(each.messages for each in due(config, rank, steps).values()) for rank in range(ranks)) // steps
+    return max(sum(count.messages for count in due(config, rank, steps).values()) for rank in range(ranks)) // steps
 
 
 def message_copies(config: Config) -> int:
@@ -241,7 +241,7 @@ def message_copies(config: Config) -> int:
             sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
             most = max(most, sum(sent) if call.rooted else max(sent))
     most += max((sum(sent.messages.values()) for sent in tape_flows(config)), default=0)
-    most += 2 * config.block * sum(len(each.chunks) for each in config.of_pipeline)
+    most += 2 * config.block * sum(len(rank_config.chunks) for rank_config in config.of_pipeline)
     return sum(length + length // 4 + 1 for channel in channels for length in channel) * (2 * most + 1)
 
 
@@ -256,7 +256,7 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
             (beside if call.aside else own).update(
                 sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
     own.update(length for sent in tape_flows(config) for length in sent.messages)
-    own.update(chunk.output.nbytes for each in config.of_pipeline for chunk in each.chunks)
+    own.update(chunk.output.nbytes for rank_config in config.of_pipeline for chunk in rank_config.chunks)
     return own, beside
 
 

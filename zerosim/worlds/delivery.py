@@ -62,9 +62,9 @@ def check_reduced(reduced: Any, into: Payload) -> None:
     """Refuse the result of a user's function that has a different shape than `into`, or a dtype that cannot be cast."""
     if not isinstance(into, np.ndarray):
         return
-    due = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"
+    wanted = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"
     if not isinstance(reduced, np.ndarray | np.generic):
-        found = "None" if reduced is None else f"a {type(reduced).__name__}"
-        raise CollectiveError(f"reduce= returned {found}; {due}")
+        returned = "None" if reduced is None else f"a {type(reduced).__name__}"
+        raise CollectiveError(f"reduce= returned {returned}; {wanted}")
     if reduced.shape != into.shape or not np.can_cast(reduced.dtype, into.dtype, "same_kind"):
-        raise CollectiveError(f"reduce= returned {reduced.dtype} of shape {reduced.shape}; {due}")
+        raise CollectiveError(f"reduce= returned {reduced.dtype} of shape {reduced.shape}; {wanted}")

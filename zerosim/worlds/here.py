@@ -34,7 +34,7 @@ class Location(NamedTuple):
         return f"in {', '.join(where)}" if where else ""
 
 
-def explained(found: Sequence[tuple[str, str]]) -> str:
+def explained(states: Sequence[tuple[str, str]]) -> str:
     """The state and location of each rank, as words after "no rank can go on"; a common location is written once.
 
     >>> explained([("rank 0 waits", "in step 2"), ("rank 1 is stopped", "in step 2")])
@@ -42,9 +42,9 @@ def explained(found: Sequence[tuple[str, str]]) -> str:
     >>> explained([("rank 0 waits", "in step 2"), ("rank 1 is stopped", "")])
     ': rank 0 waits in step 2; rank 1 is stopped'
     """
-    shown, more = found[:SHOWN_RANKS], len(found) - SHOWN_RANKS
+    shown, more = states[:SHOWN_RANKS], len(states) - SHOWN_RANKS
     others = [f"and {more} more ranks"] if more > 0 else []
-    locations = {location for _, location in found}
+    locations = {location for _, location in states}
     if len(locations) == 1:
         return f"{spaced(*locations)}: {'; '.join([*(words for words, _ in shown), *others])}"
     return f": {'; '.join([*(words + spaced(location) for words, location in shown), *others])}"

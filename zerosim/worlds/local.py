@@ -54,9 +54,9 @@ class Wait(NamedTuple):
 class StillRunning(Deadlock):
     """A rank neither ended nor waited within its time; `places` are the lines it was in, innermost last."""
 
-    def __init__(self, message: str, found: Sequence[CodePlace] = ()) -> None:
+    def __init__(self, message: str, places: Sequence[CodePlace] = ()) -> None:
         super().__init__(message)
-        self.places = found
+        self.places = places
 
 
 def spawn(
@@ -337,16 +337,16 @@ class LocalCommunicator(ExchangesTogether):
         return self._world.woke_ns[self.rank]
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        for each in exchanges:
-            self._check_send(each.outgoing, each.to)
-            self._check_receive(each.into, each.source)
-        for each in exchanges:
-            self._world.post(self.rank, each.outgoing, each.to)
-        for each in exchanges:
-            self._receive(each.into, each.source, each.reduce)
+        for exchange in exchanges:
+            self._check_send(exchange.outgoing, exchange.to)
+            self._check_receive(exchange.into, exchange.source)
+        for exchange in exchanges:
+            self._world.post(self.rank, exchange.outgoing, exchange.to)
+        for exchange in exchanges:
+            self._receive(exchange.into, exchange.source, exchange.reduce)
         if self._world.rendezvous:
-            for each in exchanges:
-                self._world.await_receipt(self.rank, each.to)
+            for exchange in exchanges:
+                self._world.await_receipt(self.rank, exchange.to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         self._check_send(outgoing, to)

@@ -97,8 +97,8 @@ class MpiCommunicator:
         With `ranks` only these ranks call it and belong to it, under the numbers that they have here; `among` gives
         them numbers of their own. It is not closed at exit.
         """
-        made, numbers = (self._comm.Dup(), self.numbers) if ranks is None else self._of_some(ranks)
-        other = MpiCommunicator(made, timeout_seconds or self.timeout_seconds, numbers=numbers)
+        duplicate, numbers = (self._comm.Dup(), self.numbers) if ranks is None else self._of_some(ranks)
+        other = MpiCommunicator(duplicate, timeout_seconds or self.timeout_seconds, numbers=numbers)
         other.take_buffers_from(self.copies.allocate)
         return other
 
@@ -146,12 +146,12 @@ class MpiCommunicator:
             self.arrive(into, source, reduce)
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        for each in exchanges:
-            self._check(each.outgoing, each.to, each.into, each.source)
-        for each in exchanges:
-            self.depart(each.outgoing, each.to)
-        for each in exchanges:
-            self.arrive(each.into, each.source, each.reduce)
+        for exchange in exchanges:
+            self._check(exchange.outgoing, exchange.to, exchange.into, exchange.source)
+        for exchange in exchanges:
+            self.depart(exchange.outgoing, exchange.to)
+        for exchange in exchanges:
+            self.arrive(exchange.into, exchange.source, exchange.reduce)
 
     def send(self, outgoing: Array, *, to: int) -> None:
         """Send a copy of `outgoing` to rank `to`; never waits for it, whatever the length."""

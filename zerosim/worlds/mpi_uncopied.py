@@ -71,8 +71,8 @@ class Uncopied:
         if landing.nbytes < LARGE_BYTES or source == comm.rank:
             return None
         coming = self._beside.Irecv(raw(landing), number, UNCOPIED)
-        due = DUE.pack(comm.received[source], landing.nbytes, dtype_tag(landing.dtype))
-        comm.keep(self._beside.Isend(due, number, READY), due, len(due), source)
+        expected = DUE.pack(comm.received[source], landing.nbytes, dtype_tag(landing.dtype))
+        comm.keep(self._beside.Isend(expected, number, READY), expected, len(expected), source)
         return coming
 
     def _send(self, outgoing: Array, to: int, into: Array) -> "MPI.Request | None":

@@ -79,17 +79,17 @@ def dataset(arrays: dict[str, Array], fault: DataFault) -> Dataset:
 
     x_test = rows("x_test", arrays["x_test"], fault)
     y_test = targets("y_test", arrays["y_test"], classes, fault)
-    for name, found, trained in (("x_test", x_test, x), ("y_test", y_test, y)):
-        if found.shape[1:] != trained.shape[1:]:
-            wanted, width = trained[0].size, found[0].size
+    for name, tested, trained in (("x_test", x_test, x), ("y_test", y_test, y)):
+        if tested.shape[1:] != trained.shape[1:]:
+            wanted, width = trained[0].size, tested[0].size
             raise fault(f"{name} must have {wanted} values per sample, as in training, not {width}")
     return Dataset(x, y, x_test, y_test, classes)
 
 
 def check_samples(name: str, array: Array, fault: DataFault) -> None:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        found = getattr(array, "dtype", "no array")
-        raise fault(f"{name} must hold real numbers, found {found}")
+        dtype = getattr(array, "dtype", "no array")
+        raise fault(f"{name} must hold real numbers, found {dtype}")
     if array.ndim == 0 or array.size == 0:
         raise fault(f"{name} must hold at least one sample, found shape {array.shape}")
 
@@ -100,9 +100,9 @@ def rows(name: str, array: Array, fault: DataFault) -> Array:
         rounded = np.ascontiguousarray(array, np.float32)
     if not np.isfinite(rounded).all():
         index = first(~np.isfinite(rounded))
-        found = array[index]
-        reason = "is too large for float32" if np.isfinite(found) else "is not finite"
-        raise fault(f"{at(name, index)} is {found}, which {reason}")
+        element = array[index]
+        reason = "is too large for float32" if np.isfinite(element) else "is not finite"
+        raise fault(f"{at(name, index)} is {element}, which {reason}")
     return rounded.reshape(len(rounded), -1)
 
 
@@ -158,18 +158,20 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
     """The arrays of one call."""
     function = name.part.function
     try:
-        found = function(**keys)
+        arrays = function(**keys)
     except Exception as error:
         raise fault(error_line(error, function)) from error
-    if isinstance(found, tuple | list) and len(found) in (2, 4):
-        found = dict(zip(NAMES, found, strict=False))
-    if not isinstance(found, dict) or not set(found) <= set(NAMES):
-        said = f"a dict of {', '.join(map(str, found))}" if isinstance(found, dict) else f"a {type(found).__name__}"
-        raise fault(f"it returned {said}; {FORM}")
-    for what, array in found.items():
+    if isinstance(arrays, tuple | list) and len(arrays) in (2, 4):
+        arrays = dict(zip(NAMES, arrays, strict=False))
+    if not isinstance(arrays, dict) or not set(arrays) <= set(NAMES):
+        returned = f"a {type(arrays).__name__}"
+        if isinstance(arrays, dict):
+            returned = f"a dict of {', '.join(map(str, arrays))}"
+        raise fault(f"it returned {returned}; {FORM}")
+    for what, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise fault(f"its {what} is a {type(array).__name__}; {FORM}")
-    return {what: found[what] for what in required(list(found), fault)}
+    return {what: arrays[what] for what in required(list(arrays), fault)}
 
 
 BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, LookupError, OSError, zipfile.BadZipFile, zlib.error)
@@ -258,10 +260,10 @@ def answers(column: Sequence[str]) -> Array:
     ([1, 0, 1], [1.5, 2.0], [1, 0])
     """
     try:
-        return np.array([int(each) for each in column])
+        return np.array([int(cell) for cell in column])
     except ValueError:
         pass
     try:
-        return np.array([float(each) for each in column])
+        return np.array([float(cell) for cell in column])
     except ValueError:
         return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)

@@ -113,7 +113,7 @@ def sample_order(samples: int, step: int, count: int, seed: int) -> npt.NDArray[
     """
     epoch, start = divmod(step * count, samples)
     epochs = range(epoch, epoch + -(-(start + count) // samples))
-    stream = [epoch_order(samples, seed, each) for each in epochs]
+    stream = [epoch_order(samples, seed, epoch) for epoch in epochs]
     return np.concatenate(stream)[start : start + count]
 
 

@@ -117,7 +117,7 @@ def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFa
         if array.min() < least or array.max() >= classes:
             raise fault(f"{name} has the token {int(array.max() if array.max() >= classes else array.min())}; with "
                         f"{classes} tokens they go from {least} to {classes - 1}")
-    x_test, y_test = (None if each is None else each.astype(np.int64) for each in map(arrays.get, ("x_test", "y_test")))
+    x_test, y_test = (None if test is None else test.astype(np.int64) for test in map(arrays.get, ("x_test", "y_test")))
     return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
 
 
@@ -142,8 +142,8 @@ def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        found = f"byte {error.start:,} is 0x{content[error.start]:02x}"
-        raise fault(f"this is no UTF-8 text, {found}; save it as UTF-8") from None
+        byte = f"byte {error.start:,} is 0x{content[error.start]:02x}"
+        raise fault(f"this is no UTF-8 text, {byte}; save it as UTF-8") from None
 
 
 def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:

@@ -23,8 +23,8 @@ class WeightsFile:
 
     def read(self, name: str) -> Array:
         """The array with that name, in its shape and dtype."""
-        found: Array = self.opened.get_tensor(name)
-        return found
+        tensor: Array = self.opened.get_tensor(name)
+        return tensor
 
     @cached_property
     def sha256(self) -> str:
@@ -41,8 +41,8 @@ def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
         opened: Any = safe_open(path, "np")
         slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it has no iterator
         return WeightsFile(
-            path, {name: each.get_dtype() for name, each in slices.items()},
-            {name: tuple(each.get_shape()) for name, each in slices.items()}, opened,
+            path, {name: part.get_dtype() for name, part in slices.items()},
+            {name: tuple(part.get_shape()) for name, part in slices.items()}, opened,
         )
     except (SafetensorError, OSError, ValueError) as error:
         raise fault(f"this is not a safetensors file: {' '.join(str(error).split())[:200]}") from None

@@ -54,8 +54,8 @@ def exercises() -> dict[Path, Path]:
 def material() -> dict[Path, Path]:
     """The lessons, the files they link to, and their pictures, each with its relative place."""
     docs = HERE / "docs"
-    found = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
-    return {path: path.relative_to(docs) for path in sorted(found)}
+    paths = [*docs.glob("*.md"), *docs.glob("lessons/*.*"), *docs.glob("exercises/*.*"), *docs.glob("pictures/*.*")]
+    return {path: path.relative_to(docs) for path in sorted(paths)}
 
 
 def title(page: Path) -> str:
