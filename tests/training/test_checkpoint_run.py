@@ -83,7 +83,7 @@ def test_a_scenario_says_where_beside_itself(small, tmp_path):
 @pytest.mark.parametrize(("flags", "words"), [
     (["--resume", "nowhere"], "--resume nowhere: no such folder"),
     (["--every", "2"], "--every needs a folder for checkpoints; add --checkpoint DIR"),
-    (["--checkpoint", "small.toml"], "cannot write a checkpoint in small.toml/zero3: not a directory"),
+    (["--checkpoint", "small.toml"], "small.toml is a file; name a folder to save checkpoints in"),
     (["--resume", "kept", "--set", "model.hidden=[7]"],
      "kept/zero3/step-00000004.safetensors belongs to another training run: model.hidden was [6], is [7]. Restore"),
 ])

@@ -78,9 +78,10 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
         try:
             prepared = requested(arguments)
             if (wanted := prepared.scenario.world.ranks) != comm.size:
+                divides = ", which must divide train.micro_batches" * isinstance(prepared.scenario, Scenario)
                 raise LaunchError(
                     f"the scenario wants {wanted} ranks and the launcher started {comm.size}: run it with mpirun -n "
-                    f"{wanted}, or add --set world.ranks={comm.size}, which must divide train.micro_batches")
+                    f"{wanted}, or add --set world.ranks={comm.size}{divides}")
         except ZerosimError as error:
             refused = complain(error)
     refused = broadcast_object(comm, refused)

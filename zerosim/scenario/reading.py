@@ -119,6 +119,8 @@ def parse(text: str, file: str) -> TomlTable:
     except RecursionError:
         raise ScenarioError("arrays or tables are nested too deeply", file=file) from None
     except ValueError as error:
+        if str(error).startswith("Exceeds the limit"):
+            raise ScenarioError("an integer has too many digits", file=file) from None
         complaint = COMPLAINT.fullmatch(str(error))
         assert complaint
         reason = shortened(complaint[1][:1].lower() + complaint[1][1:], 200)

@@ -104,9 +104,17 @@ def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_pytho
     asked = scenario.checkpoint
     if not asked.folder:
         return experiment
-    folders = {row: scenario.origin.folder(FOLDER) / asked.folder / name for row, name in names.items()}
+    whole = scenario.origin.folder(FOLDER) / asked.folder
+    if os.path.isfile(whole):
+        raise CheckpointError(f"{whole} is a file; name a folder to save checkpoints in")
+    folders = {row: whole / name for row, name in names.items()}
     for config in experiment.rows:
-        refuse_others(folders[config.name], config)
+        folder, resumed = folders[config.name], config.resumed
+        steps = steps_in(folder)
+        if steps and (resumed is None or resumed.path.resolve() != path_of(folder, steps[-1]).resolve()):
+            begins = f", but {config.name} resumes from {resumed.path}" if resumed else ""
+            raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}{begins}; resume from the "
+                                  f"last with --resume {folder.parent}, or save elsewhere")
     return replace(experiment, folders=folders)
 
 
@@ -117,15 +125,6 @@ def resumptions(experiment: Experiment) -> list[str]:
         f"{row.resumed.about['stage']} on {plural(row.resumed.about['ranks'], 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]
-
-
-def refuse_others(folder: Path, config: Config) -> None:
-    """Refuse to save a row in a folder with checkpoints, except behind the checkpoint from which it resumes."""
-    steps, resumed = steps_in(folder), config.resumed
-    if steps and (resumed is None or resumed.path.resolve() != path_of(folder, steps[-1]).resolve()):
-        begins = f", but {config.name} resumes from {resumed.path}" if resumed else ""
-        raise CheckpointError(f"{folder} already has checkpoints up to step {steps[-1]}{begins}; resume from the last "
-                              f"with --resume {folder.parent}, or save elsewhere")
 
 
 def folder_names(experiment: Experiment) -> dict[str, str]:

@@ -131,6 +131,8 @@ def data_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iter
 
     Raises `fault`'s error, also if reading fails; `allowed` names the possible sources in it.
     """
+    if not source:
+        raise fault(f"it is empty; it must be {allowed}")
     if "\0" in source:
         raise fault("a path cannot contain a NUL byte")
     try:
