@@ -213,5 +213,4 @@ def brought_home_otherwise(digests: tuple[str, str], expected: tuple[str, str] |
 
 def first_of(evidence: Sequence[Evidence | None] | None) -> Evidence | None:
     """The earliest of the ranks' evidence; None if there is none."""
-    pieces = [piece for piece in evidence or [] if piece is not None]
-    return min(pieces, key=lambda piece: piece.place, default=None)
+    return min(filter(None, evidence or []), key=lambda piece: piece.place, default=None)

@@ -101,10 +101,9 @@ def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_pytho
             refuse_another_training(experiment, saved, accept_python=accept_python)
         experiment = replace(experiment, rows=tuple(
             replace(config, resumed=checkpoints[config.name]) for config in experiment.rows))
-    asked = scenario.checkpoint
-    if not asked.folder:
+    if not scenario.checkpoint.folder:
         return experiment
-    whole = scenario.origin.folder(FOLDER) / asked.folder
+    whole = scenario.origin.folder(FOLDER) / scenario.checkpoint.folder
     if os.path.isfile(whole):
         raise CheckpointError(f"{whole} is a file; name a folder to save checkpoints in")
     folders = {row: whole / name for row, name in names.items()}

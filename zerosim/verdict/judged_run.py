@@ -60,8 +60,8 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
         volume=volume(config),
         most_messages=most_messages(config),
         fragmentation=fragmentation(measured.lifetimes) if measured.lifetimes else None,
-        on_other_ranks={ranks: judged(measurement, None, in_processes=in_processes) if measurement.fits else RowOutcome(measurement)
-                        for ranks, measurement in measured.on_other_ranks.items()},
+        on_other_ranks={ranks: judged(other, None, in_processes=in_processes) if other.fits else RowOutcome(other)
+                        for ranks, other in measured.on_other_ranks.items()},
     )
 
 

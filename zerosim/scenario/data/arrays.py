@@ -164,10 +164,8 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
     if isinstance(arrays, tuple | list) and len(arrays) in (2, 4):
         arrays = dict(zip(NAMES, arrays, strict=False))
     if not isinstance(arrays, dict) or not set(arrays) <= set(NAMES):
-        returned = f"a {type(arrays).__name__}"
-        if isinstance(arrays, dict):
-            returned = f"a dict of {', '.join(map(str, arrays))}"
-        raise fault(f"it returned {returned}; {FORM}")
+        kind = f"a dict of {', '.join(map(str, arrays))}" if isinstance(arrays, dict) else f"a {type(arrays).__name__}"
+        raise fault(f"it returned {kind}; {FORM}")
     for what, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise fault(f"its {what} is a {type(array).__name__}; {FORM}")
