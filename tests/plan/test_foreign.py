@@ -229,4 +229,4 @@ def test_hybrid_sharding_of_a_file_is_planned_on_the_ranks_that_are_asked_for(wr
     path = written({"sharding_strategy": "HYBRID_SHARD"})
     assert main(["plan", "mpt_7b", "--fsdp-config", path, "--ranks", "16", "--set", "world.ranks=8", "--set",
                  "model.layers=2", "--set", "check.mfu=[]"]) == 0
-    assert "parallel.shard_ranks = 8" in " ".join(capsys.readouterr().out.split())
+    assert "parallel.shard_ranks=8" in " ".join(capsys.readouterr().out.split())
