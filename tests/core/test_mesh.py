@@ -41,7 +41,6 @@ def test_a_group_owns_every_element_once(groups, count):
         layouts = [owned(count, mesh) for mesh in members]
         assert [layout.start for layout in layouts] == sorted(layout.start for layout in layouts)
         assert sum(layout.length for layout in layouts) == padded(count, size)
-    assert sorted(mesh.alone for mesh in meshes) == list(range(size))
     for mesh in meshes:
         assert [meshes[rank].owned for rank in range(mesh.place, size, group)] == [mesh.owned] * mesh.replicas
 
@@ -49,9 +48,9 @@ def test_a_group_owns_every_element_once(groups, count):
 def test_one_group_of_all_is_the_communicator_itself():
     def program(comm):
         mesh = Mesh(comm.rank, comm.size, comm.size)
-        return mesh.within(comm) is comm, mesh.across(comm).size, mesh.owned, mesh.alone
+        return mesh.within(comm) is comm, mesh.across(comm).size, mesh.owned
 
-    assert spawn(program, 3) == [(True, 1, [rank], rank) for rank in range(3)]
+    assert spawn(program, 3) == [(True, 1, [rank]) for rank in range(3)]
 
 
 @pytest.mark.parametrize(("size", "group"), GROUPS)

@@ -87,7 +87,7 @@ CORNERS = [
     PIPE | {"schedule": "interleaved_1f1b", "model_chunks": 2, "recompute": True, "hidden": [5, 4, 3, 3, 3]},
     PIPE | {"pipeline_layers": [1, 3]}, PIPE | {"precision": "fp16"},
     PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"tied_embeddings": True, "gradients": "all_reduce"},
-    PIPED | {"schedule": "zb_h1", "dropout": 0.1},
+    PIPED | {"schedule": "zb_h1", "dropout": 0.1}, MLP | {"ranks": 6, "shard_ranks": 2, "clip_norm": 0.02},
 ]
 NOT_DRAWN = ("model.kind",)
 DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()

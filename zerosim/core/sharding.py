@@ -159,11 +159,6 @@ class Mesh:
         return [self.place * self.replicas + part for part in range(self.replicas)]
 
     @property
-    def alone(self) -> Any:
-        """The one owned chunk for which this rank alone answers, where each chunk is reported once."""
-        return self.place * self.replicas + self.replica
-
-    @property
     def replica(self) -> Any:
         """The number of this rank's group."""
         return self.rank // self.group
