@@ -88,6 +88,8 @@ CORNERS = [
     PIPE | {"pipeline_layers": [1, 3]}, PIPE | {"precision": "fp16"},
     PIPED | {"tied_embeddings": True, "clip_norm": 0.02}, PIPED | {"tied_embeddings": True, "gradients": "all_reduce"},
     PIPED | {"schedule": "zb_h1", "dropout": 0.1}, MLP | {"ranks": 6, "shard_ranks": 2, "clip_norm": 0.02},
+    MLP | {"precision": "fp64", "hidden": [9, 10], "clip_norm": 1e-5, "ranks": 4, "micro_batches": 4, "steps": 4,
+           "stages": ["zero2"]},  # a square sum of padding, too, would group its additions otherwise
 ]
 NOT_DRAWN = ("model.kind",)
 DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()
