@@ -124,12 +124,6 @@ class GradientReduction:
     """Whether all ranks get the sum of all gradients, as after an all-reduce."""
 
 
-ACCUMULATION = ("boundary", "micro_batch", "layered")
-"""Micro-batches run forward and backward one after another, and ranks add their gradients after the last one (PyTorch's
-`no_sync` around all others, DeepSpeed's gradient accumulation boundary) or after each; or all run through a unit before
-the next unit."""
-
-
 class Norms(Protocol):
     """The square sums for the norm of the gradients, in the same order on every rank."""
 
@@ -172,7 +166,9 @@ class Replica:
     rule: WeightUpdates
     reduction: GradientReduction
     accumulation: str
-    """One of `ACCUMULATION`."""
+    """`boundary`, `micro_batch` or `layered`: micro-batches run forward and backward one after another, and ranks add
+    their gradients after the last one (PyTorch's `no_sync` around all others, DeepSpeed's gradient accumulation
+    boundary) or after each; or all run through a unit before the next unit."""
     norms: Norms
     collectives: Collectives
     publishing: Publishing
