@@ -73,6 +73,7 @@ class CollectiveKind:
     """
 
     name: str
+    mpi: str
     says: str
     parameters: tuple[str, ...]
     brings: ChunkPart
@@ -136,39 +137,39 @@ def cut(vector: Any, size: int, part: slice | None) -> Any:
 
 _ROWS = [
     CollectiveKind(
-        "reduce_scatter", "every rank gets its own chunk of the sum of all vectors",
+        "reduce_scatter", "MPI_Reduce_scatter", "every rank gets its own chunk of the sum of all vectors",
         ("chunks",), brings=whole, leaves=own, sources=of_everyone,
     ),
     CollectiveKind(
-        "all_reduce", "every rank gets the sum of all vectors",
+        "all_reduce", "MPI_Allreduce", "every rank gets the sum of all vectors",
         ("chunks",), brings=whole, leaves=whole, sources=of_everyone,
     ),
     CollectiveKind(
-        "all_gather", "every rank gets every rank's chunk",
+        "all_gather", "MPI_Allgather", "every rank gets every rank's chunk",
         ("chunks",), brings=own, leaves=whole, sources=of_owner,
     ),
     CollectiveKind(
-        "all_to_all", "rank r gets in chunk c what rank c has in chunk r",
+        "all_to_all", "MPI_Alltoall", "rank r gets in chunk c what rank c has in chunk r",
         ("outgoing", "incoming"), brings=whole, leaves=whole, sources=transposed,
     ),
     CollectiveKind(
-        "broadcast", "every rank gets the root's vector",
+        "broadcast", "MPI_Bcast", "every rank gets the root's vector",
         ("vector",), brings=whole_on_root, leaves=whole, sources=of_root,
     ),
     CollectiveKind(
-        "reduce", "the root gets the sum of all vectors",
+        "reduce", "MPI_Reduce", "the root gets the sum of all vectors",
         ("vector",), brings=whole, leaves=whole_on_root, sources=of_everyone,
     ),
     CollectiveKind(
-        "scatter", "every rank gets its own chunk of the root's vector",
+        "scatter", "MPI_Scatter", "every rank gets its own chunk of the root's vector",
         ("chunks",), brings=whole_on_root, leaves=own, sources=of_root,
     ),
     CollectiveKind(
-        "gather", "the root gets every rank's chunk",
+        "gather", "MPI_Gather", "the root gets every rank's chunk",
         ("chunks",), brings=own, leaves=whole_on_root, sources=of_owner,
     ),
     CollectiveKind(
-        "barrier", "no rank continues before all have arrived",
+        "barrier", "MPI_Barrier", "no rank continues before all have arrived",
         (), brings=nothing, leaves=nothing, sources=lambda rank, chunk, size, root: [],
     ),
 ]
