@@ -1,6 +1,7 @@
 """The public operations: all have an example, and what is told of them is what runs. Wrong ones of users are named."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.autograd import formulas as operations
 from zerosim import extend
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS
 from zerosim.commands.cli import main
-from zerosim.show.operations_table import figures
+from zerosim.plan.operations import figures
 
 ROOT = Path(__file__).parents[2]
 MINE = ROOT / "tests" / "brought" / "mine.py"
@@ -59,12 +60,9 @@ def test_figures_by_hand(name, keeps, kept, products, moves):
     assert (found.forward_moves, found.backward_moves) == moves
 
 
-def test_operations_of_a_file_are_told_too():
-    found = zs.operations(str(MINE))
-    assert [(row["name"], row["keeps"], row["kept_bytes"]) for row in found.rows()] == [("swish", ("x",), 48)]
-    assert repr(found) == "<1 operations: swish>"
-    with pytest.raises(zs.ZerosimError, match="declares no operation for which its EXAMPLES has shapes"):
-        zs.operations(str(ROOT / "scenarios" / "examples" / "lion" / "lion.py"))
+def test_operations_of_a_file_are_listed_too(capsys):
+    assert main(["check", f"{MINE}:swish"]) == 0
+    assert re.search(r"^swish +x +48 ", capsys.readouterr().out, re.M)
 
 
 OWN = """

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from tests.pages import added_otherwise, hostile, outcome, page_of
+from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject
 from zerosim.show.drawing import schedule_page
 from zerosim.show.recorded import recorded_stage
-from zerosim.show.schedule import scheduled
 from zerosim.show.step import shown_step
 
 DOMAINS = "timed.map((view) => view.scale('x').domain().join())"

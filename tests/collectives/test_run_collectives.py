@@ -6,14 +6,15 @@ import pytest
 
 from zerosim.commands import cli
 from zerosim.core.errors import Deadlock
-from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
+from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import load
+from zerosim.worlds.local import LocalWorld
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
 def found_by(scenario):
-    world, programs = collectives_world(scenario), programs_of(scenario)
+    world, programs = LocalWorld(scenario.world.ranks, sends=scenario.world.sends), programs_of(scenario)
     return world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
 
 

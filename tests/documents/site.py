@@ -18,7 +18,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import zerosim as zs
 from zerosim.commands.cli import COMMANDS
 from zerosim.commands.cli import main as command_line
 
@@ -27,26 +26,25 @@ DOCUMENTS = (
     "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
     "tests/accuracy/tables/README.md")
 MODULES = (
-    "zerosim", "zerosim.show", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
+    "zerosim", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
     "zerosim.extend", "zerosim.proofs.laws")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")
 
 
-def helps():
-    """The output of `--help`, by command."""
-    for command in COMMANDS:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            command_line([command, "--help"])
-        yield f"zerosim {command}", printed.getvalue()
+def printed(*words):
+    """The output of a command."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        command_line(words)
+    return output.getvalue()
 
 
 def commands():
     """The page of commands: what `--help` prints for each."""
-    parts = (f"## {name}\n\n```\n{words}```\n" for name, words in helps())
-    return "# Commands\n\n" + "\n".join(parts)
+    helps = (f"## zerosim {name}\n\n```\n{printed(name, '--help')}```\n" for name in COMMANDS)
+    return "# Commands\n\n" + "\n".join(helps)
 
 
 def api():
@@ -55,8 +53,8 @@ def api():
 
 
 def operations():
-    """The page of the operations of models: what `zerosim check` prints before it checks them."""
-    return f"# The operations of models\n\n```\n{zs.operations()}\n```\n"
+    """The page of the operations of models: what `zerosim check` prints."""
+    return f"# The operations of models\n\n```\n{printed('check')}```\n"
 
 
 def gathered(page, folder):

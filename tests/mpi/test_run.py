@@ -7,13 +7,14 @@ import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
 from tests.small import SCENARIOS
-from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
+from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.show.collectives import collectives_document
 from zerosim.show.document import document, written
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
+from zerosim.worlds.local import LocalWorld
 
 pytestmark = pytest.mark.mpi
 ALIKE = ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256", "traffic")
@@ -22,9 +23,8 @@ ALIKE = ("stage", "equal", "losses", "test", "weights_sha256", "optimizer_sha256
 def locally(scenario):
     if isinstance(scenario, Scenario):
         return written(document(run_locally(prepare(scenario, load_dataset(scenario))), {}))
-    programs = programs_of(scenario)
-    return collectives_document(
-        collectives_world(scenario).run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
+    world, programs = LocalWorld(scenario.world.ranks, sends=scenario.world.sends), programs_of(scenario)
+    return collectives_document(world.run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
 
 
 @pytest.mark.parametrize(("name", "keys"), [

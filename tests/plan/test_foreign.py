@@ -12,7 +12,7 @@ from zerosim.commands.cli import main
 from zerosim.plan import foreign
 from zerosim.plan.planning import planned, unplanned
 from zerosim.plan.reading import read_plan, scenario_of, task_of
-from zerosim.show.plan import csv_of, sentence
+from zerosim.show.plan import csv_of
 
 LLAMA = "llama3_8b"
 SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
@@ -68,9 +68,9 @@ def test_the_fewest_devices_that_fit_are_named_beside_the_fastest():
     """`docs/planning.md` has a plan whose fastest row is on more devices."""
     keys = {"parallel.stages": ["zero3"], "cluster.figures": {"memory": 12e9}}
     several, one = (read_plan(LLAMA, ranks, SMALL | keys, {}) for ranks in ([8, 16, 64], [64]))
-    assert sentence(several).startswith("Fewest devices that fit, and fastest: Stage III on 16, ")
+    assert several.verdict.startswith("Fewest devices that fit, and fastest: Stage III on 16, ")
     assert (several.document()["fewest_ranks"], several.fewest) == (16, several.best)
-    assert sentence(one).startswith("Best that fits: Stage III, ")
+    assert one.verdict.startswith("Best that fits: Stage III, ")
     assert read_plan(LLAMA, [8], SMALL | keys, {}).document()["fewest_ranks"] is None
 
 

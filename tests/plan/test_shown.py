@@ -10,7 +10,7 @@ import zerosim as zs
 from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
 from zerosim.show.pictures import end_of, files, memory, peaks, timeline
-from zerosim.show.plan import drawn_rows, machine, names_of, plan_page, thinned
+from zerosim.show.plan import drawn_rows, plan_page, thinned
 
 ROOT = Path(__file__).parents[2]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
@@ -61,9 +61,10 @@ def test_a_page_says_which_rows_it_draws(small, seen):
 
 
 def test_only_links_that_are_there_are_named():
-    one, *_, two = zs.plan(MPT, ranks=[1, 2], set=SMALL | {"cluster.devices_per_host": 1}).subject.rows
-    assert machine([one]) == "1 rank of A100 SXM 40 GB; collectives pipelined"
-    assert machine([two]) == "2 ranks of A100 SXM 40 GB; RoCE, 8 × 200 Gbit/s between hosts; collectives pipelined"
+    link = "; RoCE, 8 × 200 Gbit/s between hosts"
+    for ranks, machine in ((1, "1 rank of A100 SXM 40 GB"), (2, f"2 ranks of A100 SXM 40 GB{link}")):
+        plan = zs.plan(MPT, ranks=ranks, set=SMALL | {"cluster.devices_per_host": 1}).subject
+        assert plan.setting.splitlines()[0] == f"{machine}; collectives pipelined"
 
 
 def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
@@ -132,7 +133,7 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
 
 def test_pictures_have_what_decides_whether_a_row_fits_and_a_line_at_the_device(small):
     bars = values(peaks(drawn_rows(small), 0))
-    for name, row in zip(names_of(small.rows), small.rows, strict=True):
+    for name, row in zip(small.names, small.rows, strict=True):
         assert sum(each["bytes"] for each in bars if each["row"] == name) == row.peak_bytes
     device_bytes = int(small.rows[0].cluster.device.memory)
     drawn = files(drawn_rows(small), device_bytes)

@@ -15,11 +15,11 @@ from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
 from zerosim.extend import stage
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.proofs.schedule import chunks_of, scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
 from zerosim.show.drawing import schedule_picture, schedule_spec, show_schedule
 from zerosim.show.recorded import recorded_stage, shown
-from zerosim.show.schedule import chunks_of, scheduled
 from zerosim.show.step import events_of
 from zerosim.stages import zero3
 

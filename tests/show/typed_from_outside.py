@@ -25,4 +25,4 @@ document: dict[str, object] = outcome.document
 planned: bool = zs.plan(scenario, ranks=[2, 4]).passed
 proved: bool = zs.prove("ring.all_reduce", ranks=range(2, 5)).passed
 zs.show("zero3").page().save("step.html")
-kept: list[dict[str, object]] = zs.operations().rows()
+kept: list[dict[str, object]] = zs.show("ring.all_reduce").rows()

@@ -11,10 +11,10 @@ from zerosim.commands.output import check_writable, standard_output, write
 from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
+from zerosim.plan.operations import OperationFigures, figures
 from zerosim.proofs.claim import CheckedClaim, CheckedPart
 from zerosim.proofs.parts import DECLARED, checked
-from zerosim.show.operations_table import OperationFigures, declared, figures, show_operations
-from zerosim.show.proofs import claims_of, show_check
+from zerosim.show.proofs import claims_of, show_check, show_operations
 from zerosim.training.transposes import direction_in, transpose_fault
 
 DIFFERENCES = "its gradients are those of differences in float64, and it satisfies its declared laws"
@@ -65,7 +65,9 @@ def parts_of(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, A
     if only:
         names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {
             only: Loader().load(arguments.file).value}
-    operations = declared(names)
+    examples = names.get("EXAMPLES", {})
+    operations = {name: (part, examples.get(name)) for name, part in names.items()
+                  if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]}
     return operations, {f"{file}:{name}": part for name, part in names.items()
                         if isinstance(part, tuple(DECLARED)) or (name == only and not operations)}
 

@@ -142,6 +142,11 @@ class PlannedRow:
         return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
 
     @property
+    def data(self) -> str:
+        """The unit of the data: tokens, in an mlp samples."""
+        return "tokens" if self.config.model.task.tokens else "samples"
+
+    @property
     def units_of_data(self) -> float:
         """The tokens of a rank per step; in an mlp, the samples. Ranks that share a micro-batch have a share each."""
         samples, task = self.config.samples / self.config.all_ranks, self.config.model.task
@@ -188,6 +193,15 @@ class PlannedRow:
                  "launches": "launch overhead of small kernels",
                  "offload": f"offloading, over {self.cluster.host_memory.title}"}
         return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+
+    @property
+    def spare(self) -> str:
+        """The memory that a fitting row leaves and that the allocator holds, in words, if the allocator has a reserve.
+        """
+        if not self.fits or self.reserved_bytes == self.peak_bytes:
+            return ""
+        left = (self.cluster.device.memory - self.peak_bytes) / 1e9
+        return f"; fits with {left:.1f} GB to spare, and the allocator holds {self.reserved_bytes / 1e9:.1f} GB"
 
     @property
     def over_directions(self) -> str:
@@ -269,3 +283,23 @@ class PlannedRow:
             "swept": dict(each.split("=", 1) for each in self.swept),
             "ignored": self.config.ignored,
         }
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the document with nested dicts flattened.
+
+    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
+    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if key == "memory":
+            resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
+            found |= {f"{kind}_bytes": each for kind, each in (value | resting).items() if kind != "resting"}
+        elif isinstance(value, list):
+            found |= {f"{key}_{name}": "; ".join(str(each[name]) for each in value) for name in value[0]}
+        elif isinstance(value, dict):
+            found[key] = "; ".join(f"{name}: {each}" for name, each in value.items())
+        else:
+            found[key] = value
+    return found

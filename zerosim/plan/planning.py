@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from zerosim.core.errors import ZerosimError
+from zerosim.core.words import ignored_in_words, joined, joined_names, plural
 from zerosim.models import build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
@@ -26,6 +27,7 @@ from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
+from zerosim.plan.software import Software
 from zerosim.scenario.reading import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys
@@ -110,6 +112,52 @@ class Plan:
     @property
     def passed(self) -> bool:
         return not self.broken
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the rows, with their ranks where these differ."""
+        several = len({row.config.all_ranks for row in self.rows}) > 1 and not any(row.layout for row in self.rows)
+        return [f"{row.name} on {row.config.all_ranks:,}" if several else row.name for row in self.rows]
+
+    @property
+    def verdict(self) -> str:
+        """A sentence about the best row that fits, and the best one on the fewest devices."""
+        best, fewest = self.best, self.fewest
+        if best is None or fewest is None:
+            return f"Nothing fits. {self.advice}"
+        speed = f"{best.data} a second on each"
+        named = [f"{self.names[self.rows.index(row)]}, {row.tokens_per_second:,.0f}" for row in (fewest, best)]
+        if fewest.config.all_ranks < best.config.all_ranks:
+            return f"Fewest devices that fit: {named[0]} {speed}; fastest: {named[1]}"
+        several = len({row.config.all_ranks for row in self.rows}) > 1
+        return f"{'Fewest devices that fit, and fastest' if several else 'Best that fits'}: {named[1]} {speed} device"
+
+    @property
+    def setting(self) -> str:
+        """The machine and its software, if that is not the software of the device's fitted runs; and the model."""
+        config, cluster = self.rows[0].config, self.rows[0].cluster
+        ranks, software = sorted({row.config.all_ranks for row in self.rows}), cluster.software
+        links = [f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"] * (cluster.devices_per_host > 1)
+        links += [f"{cluster.between.title} between hosts"] * (ranks[-1] > cluster.devices_per_host)
+        counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{count:,}' for count in ranks])} ranks"
+        settings = [software.title] * (software.title != Software().title)
+        settings += [f"{software.reserve:.0%} of the peak in the allocator's reserve"] * (software.reserve > 0)
+        machine = [f"{counts} of {cluster.device.title}", ", ".join(links),
+                   f"collectives {'pipelined' if cluster.pipelined else 'as written'}", ", ".join(settings)]
+        return (f"{'; '.join(filter(None, machine))}\n{config.model.words}, {config.in_one_piece.count:,} parameters, "
+                f"{config.train.precision}, {config.train.optimizer}")
+
+    @property
+    def notes(self) -> list[str]:
+        """The bound of each row, the price of its collectives, its ignored keys, and the claims that are not judged."""
+        named = [*zip(self.names, self.rows, strict=True)]
+        found = [f"{name}: {words}" for name, row in named
+                 for words in (row.bound + row.spare, row.over_directions) if words]
+        found += dict.fromkeys(row.pricing for row in self.rows if row.pricing)
+        found += [self.search] if self.search else ignored_in_words((name, row.config.ignored) for name, row in named)
+        unjudged = [claim.title for claim in self.claims if claim.broken is None]
+        why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
+        return [*found, f"{why}: {joined_names(unjudged)}"] if unjudged else found
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON types."""

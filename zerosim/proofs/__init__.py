@@ -1,6 +1,7 @@
 """Proofs of collectives on symbols, checks of a user's parts, and laws for users' tests.
 
     subject, proof, case     a collective on symbols: the sum that each rank holds, as a tree
+    schedule                 the same round by round, to be drawn
     cause, ended             why one is wrong: the first message that differs; an exception; a loop that does not end
     parts, stage_cause       what each kind of part promises; the first call in which a stage differs
     law, laws, strategies    what `zerosim.testing` offers to tests of users

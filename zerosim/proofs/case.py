@@ -71,8 +71,6 @@ class Case:
         return listed("chunk", sorted({self.chunk_of[element] for element in elements if element in self.chunk_of}))
 
 
-
-
 def terms(symbol: Any) -> list[Term | Blank]:
     """The contributions in a symbol, without other leaves."""
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
@@ -84,8 +82,6 @@ def listed(what: str, numbers: Sequence[int]) -> str:
     ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
     """
     return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
-
-
 
 
 def expected_terms(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:

@@ -163,8 +163,6 @@ def resembled(case: Case) -> str | None:
     return None
 
 
-
-
 def unlike(case: Case) -> str | None:
     """The first message that differs from those of the algorithm that the run resembles; None if there is none."""
     name, failure = resembled(case), case.recording.failure

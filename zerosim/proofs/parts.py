@@ -42,7 +42,7 @@ from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
-from zerosim.verdict.diagnosis import Divergence
+from zerosim.verdict.diagnosis import Divergence, place_in_words
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RowOutcome
 from zerosim.worlds.local import spawn
@@ -221,17 +221,12 @@ def broken_promises(row: RowOutcome) -> list[str]:
 
 def described(divergence: Divergence) -> str:
     """The place of a difference, and both values."""
-    index = f"[{', '.join(map(str, divergence.index))}]" if divergence.index else ""
-    what = f"{divergence.state} of {divergence.name}" if divergence.state else divergence.name
-    return (f"in {what}{index} after step {divergence.step}: {divergence.ours!r} on rank {divergence.rank}, "
+    place = place_in_words(divergence.state, divergence.name, divergence.index)
+    return (f"in {place} after step {divergence.step}: {divergence.ours!r} on rank {divergence.rank}, "
             f"{divergence.reference!r} in one process")
 
 
-
-
 # Other parts.
-
-
 
 
 def optimizer_claims(name: str, rule: Optimizer) -> list[Claim]:
@@ -272,8 +267,6 @@ def split_otherwise(settings: ModelKeys, task: Task) -> str | None:
         for difference in differences(config):
             return f"over two {direction} ranks: {difference}"
     return None
-
-
 
 
 def samples_claims(name: str, part: Any) -> list[Claim]:

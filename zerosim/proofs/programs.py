@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.scenario import CollectiveScenario
-from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.objects import gather_objects
 
 
@@ -96,12 +94,6 @@ def look_up(scenario: CollectiveScenario, call: str, path: tuple[str | int, ...]
             f"{subject.name} exchanges equal chunks, and {ranks} ranks do not divide a vector of {uneven[0]} elements; "
             "give lengths that world.ranks divides", ("values", "given" if values.given else "lengths"))
     return subject
-
-
-def collectives_world(scenario: CollectiveScenario) -> LocalWorld:
-    """A local world whose sends wait for their receivers, if the scenario says so."""
-    sends: Any = scenario.world.sends
-    return LocalWorld(scenario.world.ranks, sends=sends)
 
 
 def run_collectives(
@@ -237,8 +229,6 @@ def different_ranks(outcome: ProgramOutcome) -> str | None:
         if result.tobytes() != first.tobytes():
             return f"ranks {rank} and 0 differ in {share(differs(first, result))}"
     return None
-
-
 
 
 def spread(counts: Sequence[int]) -> str:

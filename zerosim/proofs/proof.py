@@ -220,8 +220,6 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
     return record(program, vectors, sends=sends, limit_seconds=LIMIT_SECONDS, file=subject.file)
 
 
-
-
 def faults(case: Case) -> Iterator[ProofFault]:
     """The faults of a recorded run: why it ended early, or the first wrong place on each rank."""
     if case.recording.results is None:

@@ -151,8 +151,6 @@ class Recorded:
         setattr(self._of, name, value)
 
 
-
-
 # The first difference.
 
 Alike = Callable[[Array, Array], bool]

@@ -54,7 +54,6 @@ class Subject:
         """Whether its code is zerosim's own, which needs no time limit."""
         return self.algorithm is not None or self.file.startswith(HOUSE)
 
-
     @cached_property
     def takes_reduction(self) -> bool:
         """Whether it accepts a reduction: it has a parameter named `reduce`."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from zerosim.core.errors import UsageError
-from zerosim.core.words import ByteUnit, common_unit, joined_names, plural
+from zerosim.core.words import ByteUnit, common_unit, plural
 from zerosim.observe.trace import ClockOffset, Span, StepTimes, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
@@ -29,8 +29,6 @@ from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit
 from zerosim.worlds.world import World
 
 SCHEMA = "zerosim.run/1"
-MOST_NAMES = 4
-"""The most rows that a verdict names."""
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
 Bytes = dict[str, int]
@@ -343,7 +341,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
         "command": command,
         "versions": {"zerosim": version("zerosim"), "python": platform.python_version(), "numpy": version("numpy")},
         "passed": outcome.passed,
-        "verdict": verdict(outcome),
+        "verdict": outcome.verdict,
         "test_measure": None if dataset.x_test is None else dataset.measure,
         "failures": [{"name": name, "what": what} for name, what in outcome.failures],
         "rows": [*map(row_document, outcome.trained)],
@@ -426,25 +424,6 @@ def read(content: bytes, name: str) -> RunDocument:
         what = "an outcome of a training run" if isinstance(error, msgspec.ValidationError) else "JSON"
         raise UsageError(f"{name} is not {what}: {error}; write an outcome with zerosim run SCENARIO --json FILE"
                          ) from error
-
-
-def verdict(outcome: Outcome) -> str:
-    """PASSED or FAILED with its subject, in a line."""
-    if not outcome.passed:
-        names = list(dict.fromkeys(name for name, _ in outcome.failures))
-        of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
-        return f"FAILED: {plural(len(outcome.failures), 'check')} did not hold, of {of}"
-    rows, partners = outcome.trained, [row.compared_with for row in outcome.trained]
-    if {*partners} == {"one process"}:
-        bits = "every bit equal to one process"
-    elif len(rows) > 1 and {*partners[1:]} == {rows[0].name}:
-        bits = f"every bit equal to {rows[0].name}"
-    elif {*partners} <= {None}:
-        bits = "not compared with one process"
-    else:
-        bits = "every bit equal where rows add in the same order, not compared with one process"
-    words = rows[0].name if len(rows) == 1 else plural(len(rows), "row")
-    return f"PASSED: {words} on {plural(outcome.scenario.world.ranks, 'rank')}: {bits}"
 
 
 def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:

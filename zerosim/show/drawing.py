@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.core.errors import UsageError
+from zerosim.proofs.schedule import Schedule, chunks_of
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.page import Head, Section, html, picture
 from zerosim.show.pictures import Spec, svg, tooltip
-from zerosim.show.schedule import Schedule, chunks_of
 from zerosim.show.shown import Page, Picture, Shown
 
 MOST_CELLS = 5_000

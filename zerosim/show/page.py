@@ -16,7 +16,6 @@ from zerosim.show import pictures
 from zerosim.show.columns import PAGE, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RowDocument, RunDocument, unit_of
 from zerosim.show.grid import Column
-from zerosim.show.table import divergence, row_difference
 
 Block = dict[str, Any]
 NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
@@ -87,11 +86,11 @@ def page(runs: Sequence[RunDocument]) -> str:
                 picture(pictures.losses(rows), "the loss of every step")])]
     sections.append(Section("divergence", "Where bits first differ", [
         block for row in rows if row.first_divergence for block in (
-            {"text": f"{row.name}: {divergence(row.first_divergence)}", "look": "verdict failed"},
+            {"text": f"{row.name}: {row.first_divergence.words}", "look": "verdict failed"},
             *({"code": f"{side} adds {words}"}
               for side, words in (row.first_divergence.order_of_addition or {}).items()))]))
     sections.append(Section("apart", "Both correct, but different", [
-        {"lines": row_difference(difference)} for run in runs for difference in run.differences]))
+        {"lines": difference.lines} for run in runs for difference in run.differences]))
     sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
     return html([*map(head, runs)], sections)
 

@@ -13,13 +13,12 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.core.words import ON_HOST, common_unit, duration, ignored_in_words, in_unit, joined, joined_names, plural
+from zerosim.core.words import ON_HOST, common_unit, duration, in_unit, plural
 from zerosim.core.words import toml as in_toml
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Curve
-from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planned_row import PlannedRow, flat
 from zerosim.plan.planning import Plan
-from zerosim.plan.software import Software
 from zerosim.scenario import resolved
 from zerosim.show import pictures
 from zerosim.show.document import MemoryDocument, RowDocument, trace_document
@@ -49,7 +48,7 @@ class PlanFigure:
     """Whether the short table has it, too."""
 
     def column(self, rows: Sequence[PlannedRow]) -> Column:
-        values, heading = [self.value(row) for row in rows], self.heading.format(data=unit_of_data(rows[0]))
+        values, heading = [self.value(row) for row in rows], self.heading.format(data=rows[0].data)
         if self.words is not None:
             return Column(heading, [*map(self.words, values)])
         unit = common_unit(max(values))
@@ -84,11 +83,11 @@ def figures(rows: Sequence[PlannedRow]) -> list[PlanFigure]:
 def shown_plan(plan: Plan) -> Shown:
     """A plan that displays itself; the rows are the document's, memory in `…_bytes`."""
     def show_short(console: Console) -> None:
-        show_grid(console, names_of(plan.rows), [each.column(plan.rows) for each in FIGURES if each.at_the_prompt])
-        console.print(sentence(plan), soft_wrap=True)
+        show_grid(console, plan.names, [each.column(plan.rows) for each in FIGURES if each.at_the_prompt])
+        console.print(plan.verdict, soft_wrap=True)
 
     return Shown(
-        plan, plan.passed, sentence(plan), printed(show_short),
+        plan, plan.passed, plan.verdict, printed(show_short),
         show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
         make_page=lambda: Page(plan_page(plan, "zs.plan"), f"all of {plan.scenario.title or 'a plan'}"))
@@ -96,85 +95,21 @@ def shown_plan(plan: Plan) -> Shown:
 
 def show_plan(console: Console, plan: Plan) -> None:
     """Show a plan: the table, then sentences."""
-    show_words(console, setting(plan), style="dim")
-    show_grid(console, names_of(plan.rows), [each.column(plan.rows) for each in figures(plan.rows)])
+    show_words(console, plan.setting, style="dim")
+    show_grid(console, plan.names, [each.column(plan.rows) for each in figures(plan.rows)])
     for figure in figures(plan.rows):
         if figure.meaning:
             show_words(console, figure.meaning, key=f"{figure.heading:<8}  ", style="dim")
-    for words in sentences(plan):
+    for words in plan.notes:
         show_words(console, words)
     show_sweep(console, plan)
     if plan.best is None or len(plan.rows) > 1:
-        show_words(console, sentence(plan), style="bold")
+        show_words(console, plan.verdict, style="bold")
     for broken in plan.broken:
         show_words(console, f"FAILED: {broken}", style="bold red")
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
-
-
-def sentences(plan: Plan) -> list[str]:
-    """The bound of each row, the price of its collectives, its ignored keys, and the claims that are not judged."""
-    named = [*zip(names_of(plan.rows), plan.rows, strict=True)]
-    found = [f"{name}: {words}" for name, row in named
-             for words in (row.bound + room(row), row.over_directions) if words]
-    found += dict.fromkeys(row.pricing for row in plan.rows if row.pricing)
-    found += [plan.search] if plan.search else ignored_in_words((name, row.config.ignored) for name, row in named)
-    unjudged = [claim.title for claim in plan.claims if claim.broken is None]
-    why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
-    return [*found, f"{why}: {joined_names(unjudged)}"] if unjudged else found
-
-
-def room(row: PlannedRow) -> str:
-    """The memory that a fitting row leaves, if the allocator has a reserve, and the memory that this holds."""
-    if not row.fits or row.reserved_bytes == row.peak_bytes:
-        return ""
-    left = (row.cluster.device.memory - row.peak_bytes) / 1e9
-    return f"; fits with {left:.1f} GB to spare, and the allocator holds {row.reserved_bytes / 1e9:.1f} GB"
-
-
-def names_of(rows: Sequence[PlannedRow]) -> list[str]:
-    """The names of rows, with their ranks where these differ."""
-    several = len({row.config.all_ranks for row in rows}) > 1 and not any(row.layout for row in rows)
-    return [f"{row.name} on {row.config.all_ranks:,}" if several else row.name for row in rows]
-
-
-def sentence(plan: Plan) -> str:
-    """A sentence about the best row that fits, and the best one on the fewest devices."""
-    best, fewest = plan.best, plan.fewest
-    if best is None or fewest is None:
-        return f"Nothing fits. {plan.advice}"
-    names, speed = names_of(plan.rows), f"{unit_of_data(best)} a second on each"
-    named = [f"{names[plan.rows.index(row)]}, {row.tokens_per_second:,.0f}" for row in (fewest, best)]
-    if fewest.config.all_ranks < best.config.all_ranks:
-        return f"Fewest devices that fit: {named[0]} {speed}; fastest: {named[1]}"
-    several = len({row.config.all_ranks for row in plan.rows}) > 1
-    return f"{'Fewest devices that fit, and fastest' if several else 'Best that fits'}: {named[1]} {speed} device"
-
-
-def setting(plan: Plan) -> str:
-    """The machine and the model of a plan, in words."""
-    config = plan.rows[0].config
-    return (f"{machine(plan.rows)}\n{config.model.words}, {config.in_one_piece.count:,} parameters, "
-            f"{config.train.precision}, {config.train.optimizer}")
-
-
-def machine(rows: Sequence[PlannedRow]) -> str:
-    """The machine that a plan is for, in words; its software, if it is not that of the device's fitted runs."""
-    cluster, ranks = rows[0].cluster, sorted({row.config.all_ranks for row in rows})
-    links = [f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"] * (cluster.devices_per_host > 1)
-    links += [f"{cluster.between.title} between hosts"] * (ranks[-1] > cluster.devices_per_host)
-    counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{each:,}' for each in ranks])} ranks"
-    software = [cluster.software.title] * (cluster.software.title != Software().title)
-    if reserve := cluster.software.reserve:
-        software.append(f"{reserve:.0%} of the peak in the allocator's reserve")
-    parts = [f"{counts} of {cluster.device.title}", ", ".join(links),
-             f"collectives {'pipelined' if cluster.pipelined else 'as written'}", ", ".join(software)]
-    return "; ".join(filter(None, parts))
-
-
-def unit_of_data(row: PlannedRow) -> str:
-    return "tokens" if row.config.model.task.tokens else "samples"
 
 
 def show_sweep(console: Console, plan: Plan) -> None:
@@ -192,7 +127,7 @@ def show_sweep(console: Console, plan: Plan) -> None:
         table.setdefault(name, {})[heading] = (
             f"{row.tokens_per_second:,.0f}{best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}")
     if table:
-        show_words(console, f"{unit_of_data(plan.rows[0])}/s on each device by {key}; * is the best that fits, + what "
+        show_words(console, f"{plan.rows[0].data}/s on each device by {key}; * is the best that fits, + what "
                             "is too much, in GB", style="dim")
         show_grid(console, [*table], [
             Column(heading, [cells.get(heading, "") for cells in table.values()])
@@ -209,39 +144,19 @@ def csv_of(plan: Plan) -> str:
     return text.getvalue()
 
 
-def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the document with nested dicts flattened.
-
-    >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
-    {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
-    """
-    found: dict[str, Any] = {}
-    for key, value in row.items():
-        if key == "memory":
-            resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
-            found |= {f"{kind}_bytes": each for kind, each in (value | resting).items() if kind != "resting"}
-        elif isinstance(value, list):
-            found |= {f"{key}_{name}": "; ".join(str(each[name]) for each in value) for name in value[0]}
-        elif isinstance(value, dict):
-            found[key] = "; ".join(f"{name}: {each}" for name, each in value.items())
-        else:
-            found[key] = value
-    return found
-
-
 def plan_page(plan: Plan, command: str) -> str:
     """The HTML of a plan, which `command` repeats.
 
     Raises `UsageError` if the extra that draws pictures is missing.
     """
-    names, rows, shown = names_of(plan.rows), drawn_rows(plan), figures(plan.rows)
+    names, rows, shown = plan.names, drawn_rows(plan), figures(plan.rows)
     device_bytes = int(plan.rows[0].cluster.device.memory)
     head = Head(plan.scenario.title or "A plan without a title", [
-        sentence(plan), *(f"FAILED: {words}" for words in plan.broken)], bool(plan.passed and plan.best),
-        f"{plan.scenario.caption}\n{setting(plan)}".strip())
+        plan.verdict, *(f"FAILED: {words}" for words in plan.broken)], bool(plan.passed and plan.best),
+        f"{plan.scenario.caption}\n{plan.setting}".strip())
     return html([head], [
         Section("table", "Memory and time of each row", [
-            table(names, [each.column(plan.rows) for each in shown]), {"lines": sentences(plan)},
+            table(names, [each.column(plan.rows) for each in shown]), {"lines": plan.notes},
             note("; ".join(f"{each.heading}: {each.meaning}" for each in shown if each.meaning)),
             *[note(f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows.")] * (len(names) > MOST_DRAWN),
             picture(pictures.peaks(rows, device_bytes), "memory of a rank at the peak, by kind"),
@@ -254,7 +169,7 @@ def plan_page(plan: Plan, command: str) -> str:
 def drawn_rows(plan: Plan) -> list[RowDocument]:
     """The data of the rows whose step is drawn, for the pictures of a run; the planned rank stands for all."""
     found = []
-    for name, row in list(zip(names_of(plan.rows), plan.rows, strict=True))[:MOST_DRAWN]:
+    for name, row in list(zip(plan.names, plan.rows, strict=True))[:MOST_DRAWN]:
         trace = replace(row.trace, steps=[replace(step, memory=thinned(step.memory)) for step in row.trace.steps])
         peak = {str(kind): row.found.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
         resting = {str(kind): row.found.resting[kind] for kind in MEMORY_KINDS}

@@ -8,17 +8,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, code_of, is_python
 from zerosim.core.words import by_key, plural
+from zerosim.plan.operations import OperationFigures
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart
 from zerosim.proofs.parts import checked
 from zerosim.proofs.proof import Proof, proofs_of
 from zerosim.proofs.subject import Subject, asked_subject
+from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
 from zerosim.show.transposes import on_tape, shown_proofs
 
@@ -82,6 +85,31 @@ def show_check(console: Console, found: CheckedPart) -> None:
         console.print(f"  {mark} {claim.says}{untried}", markup=False, soft_wrap=True)
         for line in (claim.complaint or "").splitlines():
             console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
+
+
+OPERATION_FIGURES = {
+    "kept_bytes": "bytes", "forward_products": "operations\nforward", "backward_products": "\nbackward",
+    "forward_moves": "bytes moved\nforward", "backward_moves": "\nbackward"}
+"""The figures of the table, with their headings."""
+ABOUT_OPERATIONS = (
+    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
+    "kept but passed again. Operations: floating-point operations of matrix products; a plan charges all other "
+    "operations by the bytes that they move, each element once.")
+
+
+def show_operations(console: Console, found: Sequence[OperationFigures]) -> None:
+    """Print a line of figures for each operation, then its formula and its example."""
+    show_grid(console, [operation.name for operation in found], [
+        Column("keeps", [", ".join(operation.keeps) or "–" for operation in found], to_the_left=True),
+        *(Column(heading, [f"{getattr(operation, name):,}" for operation in found])
+          for name, heading in OPERATION_FIGURES.items())])
+    show_words(console, ABOUT_OPERATIONS, style="dim")
+    for operation in found:
+        settings = [f"{name}={value}" for name, value in operation.settings.items()]
+        shapes = [f"{name} {shape}" for name, shape in operation.inputs.items()]
+        console.print(Text.assemble((operation.name, "bold"), "  ", (
+            f"{', '.join([*shapes, *settings])} → {operation.output}", "dim")), soft_wrap=True)
+        show_words(console, operation.formula, key="    ")
 
 
 SHOWN = 8

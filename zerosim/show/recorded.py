@@ -14,15 +14,14 @@ from zerosim.core.parts import Loader, Named, code_of, is_python
 from zerosim.core.words import joined, plural
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
+from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import asked_subject
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.drawing import shown_schedule
-from zerosim.show.schedule import scheduled
 from zerosim.show.shown import Shown
 from zerosim.show.step import RecordedStep, events_of, shown_step
-from zerosim.show.table import divergence
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.users_stage import as_stage
@@ -122,7 +121,7 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
         raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
     assert outcome.measured.trace is not None
     about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
-    fault = divergence(outcome.first_divergence) if outcome.first_divergence else outcome.measured.disagreement
+    fault = outcome.first_divergence.words if outcome.first_divergence else outcome.measured.disagreement
     if fault and isinstance(stage, Named):
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,

@@ -12,7 +12,7 @@ from msgspec import structs
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.words import joined, printable, toml_value
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.proofs.programs import collectives_world, programs_of, run_collectives
+from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run
 from zerosim.show.collectives import shown_collectives
@@ -27,6 +27,7 @@ from zerosim.training.program import Progress, Silent
 from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import has_company
+from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
 
 
@@ -120,6 +121,7 @@ def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, 
 def collectives(scenario: CollectiveScenario) -> Prepared:
     """A scenario of collectives, with every call looked up."""
     programs, values = programs_of(scenario), scenario.values
+    sends: Any = scenario.world.sends
     lengths = [len(values.given[0])] if values.given else values.lengths
     about = (f"{' + '.join(f'{length:,}' for length in lengths)} {'given' if values.given else 'random'} "
              f"{values.dtype} on each rank")
@@ -128,7 +130,7 @@ def collectives(scenario: CollectiveScenario) -> Prepared:
         outcome = world.run(lambda comm: run_collectives(comm, scenario, programs))[0]
         return None if outcome is None else shown_collectives(outcome, world_document(world))
 
-    return Prepared(scenario, about, [], lambda: collectives_world(scenario), run)
+    return Prepared(scenario, about, [], lambda: LocalWorld(scenario.world.ranks, sends=sends), run)
 
 
 def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:

@@ -5,7 +5,6 @@ bytes in one unit and with bars, and below it every heading and every stage is e
 kind, padding, formulas and full digests. Everything fits into 80 columns and reads without colour.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import fmean
@@ -19,7 +18,6 @@ from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, b
 from zerosim.show.document import RunDocument, StepDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
-from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 BARS = (24, 12, 6, 0)
 """The columns of a bar, the longest that leave room for names; quarters and halves are whole columns."""
@@ -62,12 +60,12 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
         show_words(console, misfit.words)
     for row in run.rows:
         if found := row.first_divergence:
-            show_words(console, f"{row.name}: {divergence(found)}", style="red")
+            show_words(console, f"{row.name}: {found.words}", style="red")
             orders = found.order_of_addition or {}
             for side, words in orders.items() if len({*orders.values()}) > 1 else ():
                 show_words(console, words, key=f"    {side + ' adds':<15} ")
     for difference in run.differences:
-        heading, where, *orders_of_rows = row_difference(difference)
+        heading, where, *orders_of_rows = difference.lines
         show_subheading(console, heading)
         show_words(console, where)
         for words in orders_of_rows:
@@ -187,44 +185,6 @@ def show_subheading(console: Console, words: str) -> None:
     """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
-
-
-def divergence(found: Divergence) -> str:
-    """One line: the place of the first difference, both values, and their distance."""
-    apart = "not comparable in ULPs" if found.ulps is None else f"{found.ulps} ULP apart"
-    return (
-        f"after step {found.step}, rank {found.rank} holds {element(found, found.state)} = "
-        f"{value(found.ours, found.ours_bits)}, "
-        f"one process {value(found.reference, found.reference_bits)} ({apart}; chunk {found.chunk})"
-    )
-
-
-def element(found: Divergence | RowDifference, state: str | None) -> str:
-    """The first differing element: its state, if it is not a weight, and its index in the parameter."""
-    index = f"[{', '.join(map(str, found.index))}]" if found.index else ""
-    return f"{state} of {found.name}{index}" if state else f"{found.name}{index}"
-
-
-def value(number: float, bits: str) -> str:
-    """A number, with its bits if these are not unique.
-
-    >>> value(0.5, "0x3f000000"), value(-0.0, "0x80000000"), value(math.nan, "0x7fc00001")
-    ('0.5', '-0.0 (0x80000000)', 'nan (0x7fc00001)')
-    """
-    return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
-
-
-def row_difference(found: RowDifference) -> list[str]:
-    """That two rows differ, the place of the first difference, and a line for the order of each row."""
-    one, other = found.values
-    orders = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(found.chunks, found.orders, strict=True)]
-    return [
-        f"{found.other} is not {found.first}, and each has the bits of one process. Reason:",
-        f"They first differ in step {found.step}: the {element(found, found.what)} is {one!r} in "
-        f"{found.first} and {other!r} in {found.other} ({plural(found.ulps, 'ULP')} apart). "
-        f"{found.differing:,} of {found.elements:,} elements differ.",
-        *([f"each of {found.first} and {found.other} {orders[0]}"] if len({*orders}) == 1 else
-          [f"{name} {order}" for name, order in zip((found.first, found.other), orders, strict=True)])]
 
 
 def show_other_ranks(console: Console, run: RunDocument) -> None:

@@ -247,7 +247,6 @@ def backpropagate(
     return loss, gradients
 
 
-
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:
     """The parts' sums, each rounded to `dtype`, left to right."""
     total: Array

@@ -6,6 +6,7 @@ A pair of rows has different weights, and each equals one process that adds in i
 sought in the first step with one, and there in the gradients first: before it all was equal.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,6 +18,7 @@ from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.sharding import Mesh, chunk_length, split
 from zerosim.core.terms import Symbol, symbols
+from zerosim.core.words import plural
 from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.stages.adding import Addition, add_replicas
@@ -54,6 +56,30 @@ class Divergence:
     """the chunk of the unit, and the number of its elements that differ"""
     order_of_addition: dict[str, str] | None = None
     """the order of that chunk: `ours`, recorded on symbols, and `reference`, as declared"""
+
+    @property
+    def words(self) -> str:
+        """The place of the first difference, both values, and their distance, in a line."""
+        apart = "not comparable in ULPs" if self.ulps is None else f"{self.ulps} ULP apart"
+        return (
+            f"after step {self.step}, rank {self.rank} holds {place_in_words(self.state, self.name, self.index)} = "
+            f"{value_in_words(self.ours, self.ours_bits)}, "
+            f"one process {value_in_words(self.reference, self.reference_bits)} ({apart}; chunk {self.chunk})")
+
+
+def place_in_words(state: str | None, name: str, index: tuple[int, ...]) -> str:
+    """An element: its state, if it is not a weight, and its index in the parameter."""
+    place = f"{name}[{', '.join(map(str, index))}]" if index else name
+    return f"{state} of {place}" if state else place
+
+
+def value_in_words(number: float, bits: str) -> str:
+    """A number, with its bits if these are not unique.
+
+    >>> value_in_words(0.5, "0x3f000000"), value_in_words(-0.0, "0x80000000"), value_in_words(math.nan, "0x7fc00001")
+    ('0.5', '-0.0 (0x80000000)', 'nan (0x7fc00001)')
+    """
+    return f"{number!r} ({bits})" if number == 0 or math.isnan(number) else f"{number!r}"
 
 
 def first_divergence(
@@ -212,6 +238,19 @@ class RowDifference:
     elements: int
     differing: int
     """the numbers of all elements and of those that differ"""
+
+    @property
+    def lines(self) -> list[str]:
+        """That two rows differ, the place of the first difference, and a line for the order of each row."""
+        one, other = self.values
+        orders = [f"adds it in chunk {chunk}, {order}" for chunk, order in zip(self.chunks, self.orders, strict=True)]
+        return [
+            f"{self.other} is not {self.first}, and each has the bits of one process. Reason:",
+            f"They first differ in step {self.step}: the {place_in_words(self.what, self.name, self.index)} is {one!r} "
+            f"in {self.first} and {other!r} in {self.other} ({plural(self.ulps, 'ULP')} apart). "
+            f"{self.differing:,} of {self.elements:,} elements differ.",
+            *([f"each of {self.first} and {self.other} {orders[0]}"] if len({*orders}) == 1 else
+              [f"{name} {order}" for name, order in zip((self.first, self.other), orders, strict=True)])]
 
 
 def row_differences(

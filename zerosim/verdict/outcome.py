@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
-from zerosim.core.words import plural
+from zerosim.core.words import joined_names, plural
 from zerosim.models.units import Model
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Scenario
@@ -26,6 +26,8 @@ TRAFFIC = {
     "sent_bytes": "bytes sent", "received_bytes": "bytes received", "messages": "messages",
     "between_bytes": "bytes sent to other hosts", "largest_message_bytes": "bytes in the largest message"}
 """The compared counts of all messages, and their words."""
+MOST_NAMES = 4
+"""The most rows that a verdict names."""
 BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
 
 
@@ -226,6 +228,25 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return not self.failures
+
+    @property
+    def verdict(self) -> str:
+        """PASSED or FAILED with its subject, in a line."""
+        if not self.passed:
+            names = list(dict.fromkeys(name for name, _ in self.failures))
+            of = joined_names(names) if len(names) <= MOST_NAMES else f"{len(names)} rows"
+            return f"FAILED: {plural(len(self.failures), 'check')} did not hold, of {of}"
+        rows, partners = self.trained, [row.compared_with for row in self.trained]
+        if {*partners} == {"one process"}:
+            bits = "every bit equal to one process"
+        elif len(rows) > 1 and {*partners[1:]} == {rows[0].name}:
+            bits = f"every bit equal to {rows[0].name}"
+        elif {*partners} <= {None}:
+            bits = "not compared with one process"
+        else:
+            bits = "every bit equal where rows add in the same order, not compared with one process"
+        words = rows[0].name if len(rows) == 1 else plural(len(rows), "row")
+        return f"PASSED: {words} on {plural(self.scenario.world.ranks, 'rank')}: {bits}"
 
 
 def failed_checks(stage: RowOutcome) -> Iterator[str]:

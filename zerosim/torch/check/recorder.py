@@ -220,7 +220,6 @@ class Recorder(Watch):
                 self.facts.experts.append(self.names[parameter])
         self.note_lent(root.modules())
 
-
     def name(self, parameter: Any, plain: str) -> None:
         if parameter not in self.names:
             taken = set(self.names.values())
@@ -494,7 +493,6 @@ class Recorder(Watch):
                 counts[self.names[parameter]] = float(count)
         return counts
 
-
     def close(self, optimizer: Any, skipped: bool = False) -> None:
         """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""
         if not self.active:
@@ -649,8 +647,6 @@ class Recorder(Watch):
             else:
                 for step in self.open.values():  # the script reduces gradients only now, after it has clipped them
                     step.unclipped.clear()
-
-
 
 
 def plainly(path: str) -> str:

@@ -66,8 +66,6 @@ def digest_of(values: Any, not_parts: bool = False) -> Any:
     return torch.where(varied, total, 0)
 
 
-
-
 def parameters_of(optimizer: Any) -> list[Any]:
     """The parameters of an optimizer, or of DeepSpeed's engine."""
     if isinstance(optimizer, nn.Module):

@@ -27,7 +27,6 @@ class Watch:
         self.inside = 0
         self._later: list[tuple[Any, Keep]] = []
 
-
     def safely(self, method: Callable[..., Any], *given: Any) -> Any:
         """What `method` returns; None if it fails, or if it is the observer itself that calls."""
         if self.failed or self.inside:

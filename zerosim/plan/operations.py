@@ -8,35 +8,21 @@ All numbers are float32 here and indices int64. The figures are not declared by 
 shapes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.text import Text
 
 from zerosim.autograd.differences import PARAMETERS
 from zerosim.autograd.graph import Graph, GraphPlan, Step
 from zerosim.autograd.operation import Into, Operation, Shape
 from zerosim.autograd.operations.shapes import reshape
-from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.core.errors import UsageError
+from zerosim.autograd.operations.table import OperationExample
 from zerosim.core.extents import Extent, owner
-from zerosim.core.parts.loading import load_file
 from zerosim.plan.costs import moved_bytes
-from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.shown import Shown
 
 ITEMSIZE = np.dtype(np.float32).itemsize
-FIGURES = {
-    "kept_bytes": "bytes", "forward_products": "operations\nforward", "backward_products": "\nbackward",
-    "forward_moves": "bytes moved\nforward", "backward_moves": "\nbackward"}
-"""The figures of the table, with their headings."""
-NOTE = (
-    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
-    "kept but passed again. Operations: floating-point operations of matrix products; a plan charges all other "
-    "operations by the bytes that they move, each element once.")
 
 
 @dataclass(frozen=True)
@@ -58,13 +44,6 @@ class OperationFigures:
     backward_products: int
     forward_moves: int
     backward_moves: int
-
-
-def declared(names: Mapping[str, Any]) -> dict[str, tuple[Operation, OperationExample | None]]:
-    """The operations that a file itself declares, each with its example in the file's `EXAMPLES`."""
-    examples = names.get("EXAMPLES", {})
-    return {name: (each, examples.get(name)) for name, each in names.items()
-            if isinstance(each, Operation) and each.forward.__module__ == names["__name__"]}
 
 
 def figures(operation: Operation, example: OperationExample) -> OperationFigures:
@@ -111,34 +90,3 @@ def step_of(operation: Operation, shapes: Mapping[str, Shape], settings: Mapping
         values.append(parameter if name in PARAMETERS else reshape(parameter, shape=parameter.shape))
     graph.output = operation(*values, **settings)
     return GraphPlan(graph, of_parameters=True, of_input=True).steps[-1]
-
-
-def show_operations(console: Console, found: Sequence[OperationFigures]) -> None:
-    """Print a line of figures for each operation, then its formula and its example."""
-    show_grid(console, [operation.name for operation in found], [
-        Column("keeps", [", ".join(operation.keeps) or "–" for operation in found], to_the_left=True),
-        *(Column(heading, [f"{getattr(operation, name):,}" for operation in found])
-          for name, heading in FIGURES.items())])
-    show_words(console, NOTE, style="dim")
-    for operation in found:
-        settings = [f"{name}={value}" for name, value in operation.settings.items()]
-        shapes = [f"{name} {shape}" for name, shape in operation.inputs.items()]
-        console.print(Text.assemble((operation.name, "bold"), "  ", (
-            f"{', '.join([*shapes, *settings])} → {operation.output}", "dim")), soft_wrap=True)
-        show_words(console, operation.formula, key="    ")
-
-
-def operations_of(path: str | None) -> Shown:
-    """The figures of the public operations, or of those of a file that have examples; a row for each."""
-    if path is None:
-        found = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}
-    else:
-        found = {name: (each, example) for name, (each, example) in declared(vars(load_file(path))).items() if example}
-        if not found:
-            raise UsageError(f"{path} declares no operation for which its EXAMPLES has shapes")
-    operations = tuple(figures(each, example) for each, example in found.values())
-    return Shown(
-        operations, True, "", f"<{len(operations)} operations: {', '.join(each.name for each in operations)}>",
-        show=lambda console: show_operations(console, operations),
-        make_document=lambda: {"schema": "zerosim.operations/1", "operations": [asdict(each) for each in operations]},
-        rows_of=lambda document: list(document["operations"]))
