@@ -1,7 +1,6 @@
 """Instruments by hand: a few callbacks in a row, and what an instrument then says."""
 
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,20 +9,10 @@ from hypothesis import strategies as st
 
 from zerosim.core.allocation import allocate
 from zerosim.observe import trace
-from zerosim.observe.faults import Faults, flipped
+from zerosim.observe.faults import Faults, flip
 from zerosim.observe.memory import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.observe.trace import (
-    COMPUTATION,
-    IN,
-    OUT,
-    ClockOffset,
-    RankStep,
-    Span,
-    Tracer,
-    together,
-    union,
-)
+from zerosim.observe.trace import COMPUTATION, IN, OUT, ClockOffset, RankStep, Span, Tracer, covered_ns, together
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario.fault import Fault
 from zerosim.stages.replica import Beside
@@ -75,11 +64,9 @@ stretches = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=
 
 
 @given(stretches)
-def test_a_union_has_all_moments_in_stretches_that_are_apart(given_stretches):
-    found = union(given_stretches)
+def test_each_moment_that_spans_cover_counts_once(given_stretches):
     moments = {moment for begin, end in given_stretches for moment in range(begin, end)}
-    assert [moment for begin, end in found for moment in range(begin, end)] == sorted(moments)
-    assert all(one[1] < other[0] for one, other in pairwise(found))
+    assert covered_ns([Span(0, COMPUTATION, 1, "forward", "", *stretch) for stretch in given_stretches]) == len(moments)
 
 
 @pytest.fixture
@@ -205,7 +192,7 @@ class Steps:
         self.faults.begin(step)
         before = HERE.set(Location(step))
         for message in messages:
-            self.send("unit", np.array([message], np.uint8), to=1)
+            self.send("unit", np.array(message, np.uint8, ndmin=1, copy=None), to=1)
         HERE.reset(before)
 
 
@@ -229,5 +216,12 @@ def test_who_is_slow_is_slow_from_its_step_on(monkeypatch):
 
 def test_a_bit_beyond_the_end_counts_on_from_the_beginning():
     words = np.zeros(4, np.uint8)
-    assert [flipped(words, bit).tolist() for bit in (0, 9, 31, 32 + 10)] == [
-        [1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 128], [0, 4, 0, 0]]
+    for bit in (0, 9, 31, 32 + 10):
+        flip([words], bit)
+    assert words.tolist() == [1, 2 + 4, 0, 128]
+
+
+def test_a_bit_of_a_message_flips_in_a_copy_whose_elements_have_the_order_of_the_message():
+    steps, words = Steps(Fault(kind="flip", step=3, collective="reduce_scatter", bit=9)), np.arange(4, dtype=np.uint8)
+    steps.run(3, words[::-1])
+    assert (steps.post.sent, words.tolist()) == ([[3, 0, 1, 0]], [0, 1, 2, 3])

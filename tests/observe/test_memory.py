@@ -218,7 +218,7 @@ def test_a_curve_has_every_change_from_its_begin_to_its_end():
     del during
     ledger.end_curve()
     after = handed_out(ledger, 9)
-    assert [now["buffers"] for _, now in ledger.curve_so_far()] == [24, 32, 24]
+    assert [now["buffers"] for _, now in ledger.curve] == [24, 32, 24]
     assert len(before) + len(after) == 15
 
 

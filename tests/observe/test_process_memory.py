@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from zerosim.observe import resident as module
-from zerosim.observe.resident import MemoryLimit, resident_bytes, status_bytes
+from zerosim.observe.resident import data_bytes, memory_limit, resident_bytes
 
 MEGABYTES = 10**6
 HELD = 50 * MEGABYTES
@@ -22,8 +22,8 @@ def limits():
 def test_a_limit_holds_within_and_ends_with_its_block(error):
     before, allowed = limits(), 1000 * MEGABYTES
     try:
-        with MemoryLimit(allowed):
-            within, taken = limits(), status_bytes("VmData")
+        with memory_limit(allowed):
+            within, taken = limits(), data_bytes()
             if error:
                 raise error
     except ZeroDivisionError:
@@ -34,8 +34,8 @@ def test_a_limit_holds_within_and_ends_with_its_block(error):
 
 STARVED = """
 import numpy as np
-from zerosim.observe.resident import MemoryLimit
-with MemoryLimit(100_000_000):
+from zerosim.observe.resident import memory_limit
+with memory_limit(100_000_000):
     np.empty(50_000_000, np.uint8)
     try:
         np.empty(150_000_000, np.uint8)
@@ -53,11 +53,11 @@ def test_what_exceeds_a_limit_is_a_memory_error():
 
 HOLDING = """
 import numpy as np
-from zerosim.observe.resident import status_bytes
+from zerosim.observe.resident import data_bytes
 from zerosim.observe.resident import resident_bytes
 def grown():
-    return status_bytes("VmData") - data, resident_bytes() - resident
-data, resident = status_bytes("VmData"), resident_bytes()
+    return data_bytes() - data, resident_bytes() - resident
+data, resident = data_bytes(), resident_bytes()
 held = np.empty(50_000_000, np.uint8)
 print(*grown())
 held[:] = 1
@@ -110,8 +110,8 @@ def test_a_library_that_cannot_be_asked_is_not(monkeypatch, library):
 
 SCANTY = """
 import resource, sys
-from zerosim.observe.resident import let_blas_allocate, status_bytes
-resource.setrlimit(resource.RLIMIT_DATA, (status_bytes("VmData") + 40_000_000, -1))
+from zerosim.observe.resident import let_blas_allocate, data_bytes
+resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 40_000_000, -1))
 try:
     let_blas_allocate()
 except MemoryError:
@@ -119,9 +119,9 @@ except MemoryError:
 """
 AFTERWARDS = """
 import numpy as np
-from zerosim.observe.resident import MemoryLimit, let_blas_allocate
+from zerosim.observe.resident import memory_limit, let_blas_allocate
 let_blas_allocate()
-with MemoryLimit(2_000_000):
+with memory_limit(2_000_000):
     assert (np.ones((200, 200)) @ np.ones((200, 200)))[0, 0] == 200
 """
 

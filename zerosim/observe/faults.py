@@ -84,7 +84,9 @@ class Faults:
         messages, kinds = [outgoing], OF_MESSAGES if getattr(outgoing, "nbytes", 0) else ("drop", "duplicate")
         for fault in self._striking(kinds, *self._next(self._carried)):
             if fault.kind == "flip":
-                messages = [flipped(message, fault.bit) for message in messages]
+                messages = [np.array(message, order="C") for message in messages]
+                for message in messages:
+                    flip([message], fault.bit)
             else:
                 messages = messages * (0 if fault.kind == "drop" else 2)
         return messages
@@ -140,15 +142,3 @@ def flip(arrays: Sequence[Array], bit: int) -> None:
         if 0 <= bit < 8 * array.nbytes:
             array.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << bit % 8
         bit -= 8 * array.nbytes
-
-
-def flipped(array: Array, bit: int) -> Array:
-    """A copy with one bit flipped; `bit` is taken modulo the length.
-
-    >>> flipped(np.array([1, 2], np.uint8), 1 + 16).tolist()
-    [3, 2]
-    """
-    changed = np.array(array, order="C", copy=True)
-    if changed.nbytes:
-        flip([changed], bit)
-    return changed

@@ -21,6 +21,8 @@ from typing import get_args
 
 from zerosim.core.allocation import Kind
 
+Curve = list[tuple[int, dict[str, int]]]
+"""The bytes of each kind that are alive after each change."""
 MEMORY_KINDS: tuple[Kind, ...] = get_args(Kind)
 OF_THE_WORLD = "messages"
 """The owner of a world's memory for messages, allocated at irregular times: it has no event."""
@@ -69,7 +71,9 @@ class Ledger:
     now: Counter[Kind] = field(default_factory=Counter)
     peak: Counter[Kind] = field(default_factory=Counter)
     peak_total: int = 0
-    curve: list[tuple[int, dict[Kind, int]]] = field(default_factory=list)
+    total: int = 0
+    """The bytes of all kinds that are alive."""
+    curve: Curve = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)
     """In the order of allocation, without memory for messages and empty arrays."""
     held_as_began: defaultdict[str, Counter[Kind]] = field(default_factory=lambda: defaultdict(Counter))
@@ -79,7 +83,6 @@ class Ledger:
     clock: Callable[[], int] = time.monotonic_ns
     """The clock, in nanoseconds; in a plan it is virtual."""
     _alive: dict[Lifetime, None] = field(default_factory=dict)
-    _total: int = 0
     _records: bool = False
     _events: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -92,7 +95,7 @@ class Ledger:
                 self.lifetimes.append(array)
             self._change(array.kind, array.held_bytes)
             self.peak[array.kind] = max(self.peak[array.kind], self.now[array.kind])
-            self.peak_total = max(self.peak_total, self._total)
+            self.peak_total = max(self.peak_total, self.total)
 
     def given_back(self, array: Lifetime) -> None:
         with self._lock:
@@ -109,9 +112,9 @@ class Ledger:
 
     def _change(self, kind: Kind, held_bytes: int) -> None:
         self.now[kind] += held_bytes
-        self._total += held_bytes
+        self.total += held_bytes
         if self._records:
-            self.curve.append((self.clock(), dict(self.now)))
+            self.curve.append((self.clock(), dict(self.now.items())))
 
     def began(self, name: str, owner: str) -> None:
         if name in BEGINNINGS:
@@ -124,26 +127,21 @@ class Ledger:
         if moved_bytes:
             self.moved_bytes[name] += moved_bytes
 
-    @property
-    def total(self) -> int:
-        """The bytes of all kinds that are alive."""
-        return self._total
-
     def owners(self, kind: Kind) -> dict[str, int]:
         """The bytes of `kind` that are alive, by their unit."""
         with self._lock:
             alive = [*self._alive]
-        found = Counter[str]()
+        owned_bytes = Counter[str]()
         for array in alive:
             if array.kind == kind and array.held_bytes:
-                found[array.owner] += array.held_bytes
-        return dict(found)
+                owned_bytes[array.owner] += array.held_bytes
+        return dict(owned_bytes)
 
     def begin_peak(self) -> None:
         """Reset the peak to the bytes that are alive now, and forget copies."""
         with self._lock:
             self.peak = Counter(self.now)
-            self.peak_total = self._total
+            self.peak_total = self.total
             self.moved_bytes.clear()
 
     def begin_curve(self) -> int:
@@ -153,13 +151,8 @@ class Ledger:
             for array in self.lifetimes:
                 array.since, array.until = 0, None
             began = self.clock()
-            self.curve = [(began, dict(self.now))]
+            self.curve = [(began, dict(self.now.items()))]
         return began
-
-    def curve_so_far(self) -> list[tuple[int, dict[str, int]]]:
-        """The curve since `begin_curve`."""
-        with self._lock:
-            return [(at, {str(kind): held for kind, held in now.items()}) for at, now in self.curve]
 
     def end_curve(self) -> None:
         """Stop recording."""

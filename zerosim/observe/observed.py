@@ -98,18 +98,18 @@ class Observed:
             tell(outgoing, to)
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        for each in exchanges:
+        for exchange in exchanges:
             for tell in self._sending:
-                tell(each.outgoing, each.to)
-        for each in exchanges:
+                tell(exchange.outgoing, exchange.to)
+        for exchange in exchanges:
             for tell in self._receiving:
-                tell(each.into, each.source)
+                tell(exchange.into, exchange.source)
         self._comm.exchange_all(exchanges)
-        for each in exchanges:
-            self._tell_received(each.into, each.source, each.reduce)
-        for each in exchanges:
+        for exchange in exchanges:
+            self._tell_received(exchange.into, exchange.source, exchange.reduce)
+        for exchange in exchanges:
             for tell in self._sent:
-                tell(each.outgoing, each.to)
+                tell(exchange.outgoing, exchange.to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
         for tell in self._sending:
@@ -134,10 +134,10 @@ class Observed:
         """`comm`, some ranks of this communicator, with its instruments; they observe the messages here, not twice."""
         if comm is self:
             return self
-        found = copy(self)
-        found.rank, found.size, found._comm = comm.rank, comm.size, comm
-        found._sending = found._sent = found._receiving = found._came = found._received = ()
-        return found
+        part = copy(self)
+        part.rank, part.size, part._comm = comm.rank, comm.size, comm
+        part._sending = part._sent = part._receiving = part._came = part._received = ()
+        return part
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A wrapper of `function` that notifies the instruments when `name` began and ended; meanwhile `HERE` says so.
@@ -227,15 +227,15 @@ def observed(thing: Thing, instruments: Sequence[object], **names: Name) -> Thin
 
     def reported(name: Name, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = name if isinstance(name, str) else name(args[0])
-            if not found:
+            activity = name if isinstance(name, str) else name(args[0])
+            if not activity:
                 return method(*args, **kwargs)
-            with between(before, after, found, getattr(args[0], "name", "")):
+            with between(before, after, activity, getattr(args[0], "name", "")):
                 return method(*args, **kwargs)
 
         return call
 
-    methods = {each: reported(name, getattr(thing, each)) for each, name in names.items()}
+    methods = {method: reported(name, getattr(thing, method)) for method, name in names.items()}
     return cast("Thing", ObservedObject(thing, methods))
 
 

@@ -60,8 +60,7 @@ class Awaited:
 class Recording:
     """A recorded run: messages in the order of their arrival, and each rank's vector after every change.
 
-    `failure` is the exception that ended the run early, or None. `unasked` are the messages that were never received,
-    and `awaited`, by rank, the unfinished receives.
+    `failure` is the exception that ended the run early, or None, and `awaited`, by rank, the unfinished receives.
     """
 
     size: int
@@ -69,13 +68,19 @@ class Recording:
     vectors: list[list[tuple[int, tuple[Any, ...]]]] = field(default_factory=list)
     results: list[Any] | None = None
     failure: Exception | None = None
-    unasked: list[Message] = field(default_factory=list)
     awaited: dict[int, Awaited] = field(default_factory=dict)
+    under_way: defaultdict[tuple[int, int], deque[Message]] = field(default_factory=lambda: defaultdict(deque))
+    """The messages that have been sent and not received, by source and receiver."""
 
     @property
     def rounds(self) -> int:
         """The number of rounds."""
         return max((message.round for message in self.messages), default=0)
+
+    @property
+    def unasked(self) -> list[Message]:
+        """The messages that were never received."""
+        return [message for messages in self.under_way.values() for message in messages]
 
     def holds(self, rank: int, after: int) -> tuple[Any, ...]:
         """The vector of `rank` after round `after`; 0 is before the first."""
@@ -105,53 +110,47 @@ def record(
     """
     recording = Recording(len(vectors))
     recording.vectors = [[(0, elements(vector))] for vector in vectors]
-    posted: Posted = defaultdict(deque)
 
     def recorded(comm: Communicator) -> Any:
         vector = vectors[comm.rank]
-        return program(Observed(comm, Recorder(comm.rank, vector, recording, posted, file)), vector)
+        return program(Observed(comm, Recorder(comm.rank, vector, recording, file)), vector)
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
     except StillRunning as error:    # a copy so far: a rank that still runs may continue to write
-        kept = [list(each) for each in recording.vectors]
-        arrived = sum(len(each) - 1 for each in kept)
-        return Recording(recording.size, recording.messages[:arrived], kept, failure=error)
+        vectors_so_far = [list(changes) for changes in recording.vectors]
+        arrived = sum(len(changes) - 1 for changes in vectors_so_far)
+        return Recording(recording.size, recording.messages[:arrived], vectors_so_far, failure=error)
     except Exception as error:
         recording.failure = error
-    recording.unasked = [message for mail in posted.values() for message in mail]
     return recording
 
 
-Posted = defaultdict[tuple[int, int], deque[Message]]
-
-
+@dataclass(eq=False)
 class Recorder:
     """One rank's part of a recording: its messages, and its vector after each."""
 
-    def __init__(self, rank: int, vector: Any, recording: Recording, posted: Posted, file: str) -> None:
-        self._rank = rank
-        self._file = file
-        self._vector = vector
-        self._recording = recording
-        self._posted = posted
-        self._round = 0
-        self._sent = 0
-        self._next_arrival = 1
-        self._begun = 0
+    rank: int
+    vector: Any
+    recording: Recording
+    file: str
+    _round: int = 0
+    _sent: int = 0
+    _next_arrival: int = 1
+    _begun: int = 0
 
     def sending(self, outgoing: Payload, to: int) -> None:
         if not hasattr(outgoing, "reshape"):
             return  # the world refuses it next
         self._sent += 1
-        if self._sent > 200 + 20 * self._recording.size**2:    # many times those of one message for each element
-            raise Runaway(f"rank {self._rank} has sent {self._sent - 1:,} messages, and goes on")
+        if self._sent > 200 + 20 * self.recording.size**2:    # many times those of one message for each element
+            raise Runaway(f"rank {self.rank} has sent {self._sent - 1:,} messages, and goes on")
         if not self._begun:
             self._round += 1
             self._next_arrival = self._round
         self._begun += 1
-        self._posted[self._rank, to].append(Message(
-            self._round, self._rank, to, elements(outgoing), stretch(outgoing, self._vector), self._line()))
+        self.recording.under_way[self.rank, to].append(Message(
+            self._round, self.rank, to, elements(outgoing), stretch(outgoing, self.vector), self._line()))
 
     def sent(self, outgoing: Payload, to: int) -> None:
         self._begun -= 1
@@ -159,22 +158,22 @@ class Recorder:
 
     def receiving(self, into: Payload, source: int) -> None:
         if isinstance(into, np.ndarray):
-            awaited = Awaited(source, into.size, into.dtype, stretch(into, self._vector), self._line())
-            self._recording.awaited[self._rank] = awaited
+            awaited = Awaited(source, into.size, into.dtype, stretch(into, self.vector), self._line())
+            self.recording.awaited[self.rank] = awaited
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
-        sent = self._posted[source, self._rank].popleft()
-        self._recording.awaited.pop(self._rank, None)
+        sent = self.recording.under_way[source, self.rank].popleft()
+        self.recording.awaited.pop(self.rank, None)
         self._round = max(self._round, self._next_arrival, sent.round)
         if not self._begun:
             self._next_arrival = self._round + 1
-        self._recording.messages.append(replace(
+        self.recording.messages.append(replace(
             sent, round=self._round, landed=elements(into), reduced=reduce is not None,
-            into=stretch(into, self._vector), received_in=self._line()))
-        self._recording.vectors[self._rank].append((self._round, elements(self._vector)))
+            into=stretch(into, self.vector), received_in=self._line()))
+        self.recording.vectors[self.rank].append((self._round, elements(self.vector)))
 
     def _line(self) -> int:
-        return line_in(self._file) if self._file else 0
+        return line_in(self.file) if self.file else 0
 
 
 def stretch(payload: Payload, vector: Any) -> range:

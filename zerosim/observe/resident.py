@@ -4,8 +4,8 @@ import ctypes
 import os
 import resource
 import sys
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -19,8 +19,14 @@ LARGEST_KEPT = 1 << 25
 
 
 def resident_bytes() -> int:
-    """Resident bytes of this process, after free memory has been returned; 0 if the system does not say."""
-    give_back()
+    """Resident bytes of this process, after freed memory has been returned; 0 if the system does not say.
+
+    glibc would keep the top of a thread's own arena, so threads that start from here on share the first arena.
+    """
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_ARENA_MAX, 1)
+        library.malloc_trim(0)
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -29,7 +35,7 @@ def resident_bytes() -> int:
 
 
 def keep_freed() -> None:
-    """Keep freed memory for later allocations, until `give_back`, if the C library supports it (glibc).
+    """Keep freed memory for later allocations, until `resident_bytes`, if the C library supports it (glibc).
 
     Otherwise it returns the memory of large arrays to the operating system, which clears each page again when the next
     array uses it: a tenth of a step of a transformer.
@@ -49,22 +55,8 @@ def return_freed() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LEAST_RETURNED)
 
 
-def give_back() -> None:
-    """Return freed memory to the operating system, if the C library supports it (glibc).
-
-    glibc would keep the top of a thread's own arena, so threads that start from here on share the first arena.
-    """
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_ARENA_MAX, 1)
-        library.malloc_trim(0)
-
-
-BLAS_BYTES = 1 << 26
-"""More memory than OpenBLAS allocates on one thread."""
-
-
-class MemoryLimit:
+@contextmanager
+def memory_limit(allowed_bytes: int) -> Iterator[None]:
     """A context in which the process gets at most `allowed_bytes` more memory; more raises `MemoryError`.
 
     Each rank sets its own. Model states are allocated, and the rest of a step's peak is tried, before the first step,
@@ -72,26 +64,19 @@ class MemoryLimit:
     operating system counts private writable memory (`RLIMIT_DATA`), used or not. Call `let_blas_allocate` before:
     otherwise BLAS ends the process when it cannot allocate its buffers.
     """
-
-    def __init__(self, allowed_bytes: int) -> None:
-        self._allowed = allowed_bytes
-        self._before = resource.getrlimit(resource.RLIMIT_DATA)
-
-    def __enter__(self) -> None:
-        if self._allowed:
-            _, hard = self._before
-            most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-            resource.setrlimit(resource.RLIMIT_DATA, (min(status_bytes("VmData") + self._allowed, most), hard))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if allowed_bytes:
+        most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+        resource.setrlimit(resource.RLIMIT_DATA, (min(data_bytes() + allowed_bytes, most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def limited() -> bool:
     """Whether the operating system limits the memory of this process."""
-    limits = (resource.getrlimit(each)[0] for each in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+    limits = resource.getrlimit(resource.RLIMIT_DATA)[0], resource.getrlimit(resource.RLIMIT_AS)[0]
     return any(limit != resource.RLIM_INFINITY for limit in limits)
 
 
@@ -101,14 +86,14 @@ def let_blas_allocate() -> None:
 
     Call it after the number of BLAS threads has been set: OpenBLAS then reserves a buffer that products used before.
     """
-    np.empty(BLAS_BYTES, np.uint8)
+    np.empty(1 << 26, np.uint8)    # more than OpenBLAS allocates on one thread
     for dtype in (np.float32, np.float64):
         matrix = np.ones((256, 256), dtype)
         np.matmul(matrix, matrix)
 
 
-def status_bytes(what: str) -> int:
-    """Memory of this process, as Linux names it: `VmData`, private and writable, or `VmHWM`, the peak of resident."""
+def data_bytes() -> int:
+    """Private and writable memory of this process, as Linux counts it against `RLIMIT_DATA`."""
     with open("/proc/self/status", encoding="ascii") as status:
-        line = next(line for line in status if line.startswith(f"{what}:"))
+        line = next(line for line in status if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024

@@ -28,7 +28,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from typing import Literal
 import msgspec
 
 from zerosim.core.comm import Communicator, Payload
+from zerosim.observe.memory import Curve
 from zerosim.worlds.here import HERE
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
@@ -79,10 +80,6 @@ class Span(msgspec.Struct, frozen=True):
         return self.end_ns - self.begin_ns
 
 
-Curve = list[tuple[int, dict[str, int]]]
-"""The bytes of each kind that are alive after each change."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """The times of one step of one rank."""
@@ -119,18 +116,17 @@ class RankStep:
     def times(self) -> StepTimes:
         """Exposed communication is what the step's own thread waits for or does; other channels are beside it."""
         own, beside = range(1, 2), range(2, sys.maxsize)
-        computing, collectives, copying = self._lanes(COMPUTATION), self._lanes(COLLECTIVES), self._lanes(OFFLOAD, own)
-        waiting = union([*self._lanes(WAITING), *self._lanes(COLLECTIVES, own)])
+        computing, collectives, copies = self._spans(COMPUTATION), self._spans(COLLECTIVES), self._spans(OFFLOAD, own)
+        waiting = [*self._spans(WAITING), *self._spans(COLLECTIVES, own)]
         return StepTimes(
-            computation_ns=length(computing), waiting_ns=length(waiting), waiting_for_memory_ns=length(copying),
-            idle_ns=self.ns - length(union([*computing, *waiting, *copying])), communication_ns=length(collectives),
-            hidden_ns=length(collectives) + length(computing) - length(union([*collectives, *computing])),
-            moving_ns=length(self._lanes(OFFLOAD, beside)))
+            computation_ns=covered_ns(computing), waiting_ns=covered_ns(waiting),
+            waiting_for_memory_ns=covered_ns(copies), communication_ns=covered_ns(collectives),
+            idle_ns=self.ns - covered_ns([*computing, *waiting, *copies]),
+            hidden_ns=covered_ns(collectives) + covered_ns(computing) - covered_ns([*collectives, *computing]),
+            moving_ns=covered_ns(self._spans(OFFLOAD, beside)))
 
-    def _lanes(self, lane: Lane, channels: range = range(sys.maxsize)) -> "list[NsStretch]":
-        """The union of the spans of a lane in these channels."""
-        return union((span.begin_ns, span.end_ns) for span in self.spans
-                     if span.lane == lane and span.channel in channels)
+    def _spans(self, lane: Lane, channels: range = range(sys.maxsize)) -> list[Span]:
+        return [span for span in self.spans if span.lane == lane and span.channel in channels]
 
 
 @dataclass(frozen=True)
@@ -155,49 +151,32 @@ class Trace:
     def hidden(self) -> float | None:
         """The share of communication, 0 to 1, during which its rank computed; None if nothing was sent."""
         times = [step.times for step in self.steps]
-        total = sum(each.communication_ns for each in times)
-        return sum(each.hidden_ns for each in times) / total if total else None
+        total_ns = sum(step.communication_ns for step in times)
+        return sum(step.hidden_ns for step in times) / total_ns if total_ns else None
 
 
-def together(clocks: list[ClockOffset], steps: Iterable[RankStep]) -> Trace:
+def together(clocks: list[ClockOffset], steps: Sequence[RankStep]) -> Trace:
     """The ranks' steps on the clock of rank 0, counted from the earliest beginning."""
     offsets = {clock.rank: clock.offset_ns for clock in clocks}
-    on_one_clock = [moved(step, offsets[step.rank]) for step in steps]
-    first = min((step.begin_ns for step in on_one_clock), default=0)
-    return Trace(clocks, [moved(step, first) for step in on_one_clock])
+    first_ns = min((step.begin_ns - offsets[step.rank] for step in steps), default=0)
+    on_one_clock = []
+    for step in steps:
+        by_ns = offsets[step.rank] + first_ns
+        spans = [msgspec.structs.replace(span, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns)
+                 for span in step.spans]
+        memory = [(at - by_ns, held) for at, held in step.memory]
+        on_one_clock.append(RankStep(
+            step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns, spans, memory))
+    return Trace(clocks, on_one_clock)
 
 
-def moved(step: RankStep, by_ns: int) -> RankStep:
-    """A step moved to an earlier time."""
-    return RankStep(
-        step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns,
-        [msgspec.structs.replace(span, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns)
-         for span in step.spans],
-        [(at - by_ns, held) for at, held in step.memory],
-    )
-
-
-NsStretch = tuple[int, int]
-
-
-def union(stretches: Iterable[NsStretch]) -> list[NsStretch]:
-    """The union of stretches of time, merged and in order.
-
-    >>> union([(5, 7), (0, 2), (1, 3)])
-    [(0, 3), (5, 7)]
-    """
-    found: list[NsStretch] = []
-    for begin, end in sorted(stretches):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
-    return found
-
-
-def length(stretches: Iterable[NsStretch]) -> int:
-    """The total length of stretches that do not overlap."""
-    return sum(end - begin for begin, end in stretches)
+def covered_ns(spans: Sequence[Span]) -> int:
+    """The time in which at least one of the spans goes on."""
+    covered, until_ns = 0, min((span.begin_ns for span in spans), default=0)
+    for begin_ns, end_ns in sorted((span.begin_ns, span.end_ns) for span in spans):
+        covered += max(end_ns - max(begin_ns, until_ns), 0)
+        until_ns = max(until_ns, end_ns)
+    return covered
 
 
 class OpenSpans(threading.local):
@@ -224,8 +203,8 @@ class Tracer:
     ...     observed = Observed(comm, tracer)
     ...     observed.named("to myself", observed.exchange)("", np.ones(2), to=0, into=np.empty(2), source=0)
     ...     return [(span.lane, span.what, span.bytes, span.peer) for span in tracer.end(1).spans]
-    >>> for found in spawn(program, ranks=1)[0]:
-    ...     print(*found)
+    >>> for figures in spawn(program, ranks=1)[0]:
+    ...     print(*figures)
     communication in to myself 16 0
     communication out to myself 16 0
     collectives to myself 16 None

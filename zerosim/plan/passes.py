@@ -21,8 +21,8 @@ import msgspec
 
 from zerosim.core.allocation import Array, Kind
 from zerosim.core.errors import ZerosimError
-from zerosim.observe.memory import Ledger
-from zerosim.observe.trace import COLLECTIVES, Curve, Span
+from zerosim.observe.memory import Curve, Ledger
+from zerosim.observe.trace import COLLECTIVES, Span
 from zerosim.plan.clock import VirtualClock
 from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Batch, Replica

@@ -18,9 +18,9 @@ from zerosim.comm import Communicator
 from zerosim.core.allocation import Allocator, Kind
 from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
-from zerosim.observe.memory import Ledger
+from zerosim.observe.memory import Curve, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, observed
-from zerosim.observe.trace import WAIT, Curve, RankStep
+from zerosim.observe.trace import WAIT, RankStep
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
@@ -174,7 +174,7 @@ def by_itself(
         clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
-        operations=Counter(mine.tape.operations), curve=ledger.curve_so_far(), host_peak=Counter(far.peak)), recorded
+        operations=Counter(mine.tape.operations), curve=ledger.curve, host_peak=Counter(far.peak)), recorded
 
 
 def timed_replica(

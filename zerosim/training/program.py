@@ -299,7 +299,7 @@ class Run:
         partial_loss = self.step(batch)
         self.seconds["train"] += time.perf_counter() - started
         if tracer:
-            self.steps.append(replace(tracer.end(batch.step), memory=self.ledger.curve_so_far()))
+            self.steps.append(replace(tracer.end(batch.step), memory=[*self.ledger.curve]))
         return partial_loss
 
     def look_at_rest(self, step: int) -> None:
@@ -342,7 +342,7 @@ class Run:
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.idle_bytes,
-            curve=[(at - self.began_ns, now) for at, now in ledger.curve_so_far()],
+            curve=[(at - self.began_ns, now) for at, now in ledger.curve],
             host_resting_bytes=without_zeros(self.host.now),
             host_peak_bytes=without_zeros(self.host.peak),
             moved_bytes=dict(self.host.moved_bytes),

@@ -13,7 +13,7 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.observe.memory import MEMORY_KINDS
-from zerosim.observe.resident import MemoryLimit, keep_freed, let_blas_allocate, limited, return_freed
+from zerosim.observe.resident import keep_freed, let_blas_allocate, limited, memory_limit, return_freed
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
@@ -173,7 +173,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
         second = world.channel() if beside else None
         if world.rank_is_process:
             (return_freed if limit else keep_freed)()
-        with MemoryLimit(limit):
+        with memory_limit(limit):
             measured = list(measure(
                 comm, world, experiment, progress, second, room_bytes if limited() else None))
             return judge(comm, world, experiment, measured)
