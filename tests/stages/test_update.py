@@ -10,7 +10,7 @@ from tests.pages import printed
 from tests.training import labelled, run, scenario
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.precisions import PRECISIONS
-from zerosim.core.sharding import shard
+from zerosim.core.sharding import Mesh, owned
 from zerosim.models.mlp import mlp
 from zerosim.scenario.data import Dataset
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
@@ -120,7 +120,7 @@ def test_shards_with_their_padding_have_the_bits_of_the_whole(name, precision, w
     weights, *gradients = drawn(made.precision.weights)
     expected = way(made, weights, gradients)
     for rank in range(ranks):
-        layout = shard(UNIT.count, ranks, rank)
+        layout = owned(UNIT.count, Mesh(rank, ranks, ranks))
         here = slice(layout.start, layout.start + layout.length)
         (mine, *of_mine), due = ([padded(each[here], layout.length) for each in of]
                                  for of in ([weights, *gradients], [expected[0], *expected[1].values()]))

@@ -10,7 +10,7 @@ from tests.training import labelled, scenario
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.core.allocation import allocate
-from zerosim.core.comm import Strided
+from zerosim.core.comm import strided
 from zerosim.core.digests import digest
 from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
@@ -166,8 +166,8 @@ CLUSTER = Cluster(
 def test_prices_of_a_mesh_are_those_of_its_groups():
     four = replace(CLUSTER, devices_per_host=4)
     costs = Costs(four, 8, 4)
-    for comm, stride in ((Strided(None, 0, 2, first=0, stride=1), 1), (Strided(None, 0, 2, first=0, stride=4), 4),
-                         (Strided(None, 0, 4, first=0, stride=2), 2)):
+    for comm, stride in ((strided(None, 0, 2, first=0, stride=1), 1), (strided(None, 0, 2, first=0, stride=4), 4),
+                         (strided(None, 0, 4, first=0, stride=2), 2)):
         found = costs.of(comm)
         assert (found.ranks, found.cluster) == (comm.size, four.seen_by(stride))
         assert costs.of(comm) is found

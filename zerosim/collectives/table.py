@@ -159,7 +159,7 @@ def in_two_hops(per_host: int) -> Algorithm:
         "two_hop", "reduce_scatter", two_level.in_two_hops(per_host).reduce_scatter,
         f"two hops, hosts of {per_host} ranks: all-to-all within, then between",
         steps=lambda size: volume.two_hop(size, per_host), steps_formula="3 (H − 1) + rest",
-        volume=volume.TwoLevels(per_host).reduced, order=orders.two_hops(per_host), ordered=True,
+        volume=volume.TwoLevels(per_host).reduced, order=orders.two_level(per_host, orders.rank_order), ordered=True,
         source=WANG, per_host=per_host,
     )
 

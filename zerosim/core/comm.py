@@ -151,23 +151,26 @@ class SendsFirst(ExchangesTogether):
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None: ...
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        for each in exchanges:
-            self.send(each.outgoing, to=each.to)
-        for each in exchanges:
-            self.recv(into=each.into, source=each.source, reduce=each.reduce)
+        for exchange in exchanges:
+            self.send(exchange.outgoing, to=exchange.to)
+        for exchange in exchanges:
+            self.recv(into=exchange.into, source=exchange.source, reduce=exchange.reduce)
 
 
-class Renumbered(ABC):
-    """A communicator of some ranks of `comm`, numbered from 0."""
+class SomeRanks:
+    """A communicator of some ranks of `comm`, numbered from 0; rank i is rank `number(i)` of `comm`."""
 
-    def __init__(self, comm: Communicator, rank: Any, size: int) -> None:
+    def __init__(self, comm: Communicator, rank: Any, size: int, number: Callable[[Any], Any], stride: int = 1) -> None:
         self.rank = rank
         self.size = size
         self.comm = comm
+        self.stride = stride
+        self._number = number
 
-    @abstractmethod
-    def _number(self, rank: Any, role: str) -> Any:
+    def _checked(self, rank: Any, role: str) -> Any:
         """The number in `comm` of this communicator's `rank`."""
+        check_rank(rank, self.size, role)
+        return self._number(rank)
 
     @property
     def came_ns(self) -> int:
@@ -178,46 +181,26 @@ class Renumbered(ABC):
         self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
         self.comm.exchange(
-            outgoing, to=self._number(to, "to"), into=into, source=self._number(source, "source"), reduce=reduce)
+            outgoing, to=self._checked(to, "to"), into=into, source=self._checked(source, "source"), reduce=reduce)
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         self.comm.exchange_all([
-            each._replace(to=self._number(each.to, "to"), source=self._number(each.source, "source"))
-            for each in exchanges])
+            exchange._replace(to=self._checked(exchange.to, "to"), source=self._checked(exchange.source, "source"))
+            for exchange in exchanges])
 
     def send(self, outgoing: Payload, *, to: int) -> None:
-        self.comm.send(outgoing, to=self._number(to, "to"))
+        self.comm.send(outgoing, to=self._checked(to, "to"))
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        self.comm.recv(into=into, source=self._number(source, "source"), reduce=reduce)
+        self.comm.recv(into=into, source=self._checked(source, "source"), reduce=reduce)
 
 
-class Among(Renumbered):
-    """A communicator whose rank i is `ranks[i]` of `comm`."""
-
-    def __init__(self, comm: Communicator, ranks: Sequence[int]) -> None:
-        super().__init__(comm, ranks.index(comm.rank), len(ranks))
-        self._ranks = ranks
-
-    def _number(self, rank: int, role: str) -> int:
-        check_rank(rank, self.size, role)
-        return self._ranks[rank]
-
-
-class Strided(Renumbered):
+def strided(comm: Communicator, rank: Any, size: int, *, first: Any, stride: int) -> SomeRanks:
     """A communicator whose rank i is rank first + i · stride of `comm`.
 
     In the lockstep world `rank` and `first` are vectors: one object then stands for the communicators of all groups.
     """
-
-    def __init__(self, comm: Communicator, rank: Any, size: int, *, first: Any, stride: int) -> None:
-        super().__init__(comm, rank, size)
-        self.stride = stride
-        self._first = first
-
-    def _number(self, rank: Any, role: str) -> Any:
-        check_rank(rank, self.size, role)
-        return self._first + rank * self.stride
+    return SomeRanks(comm, rank, size, lambda number: first + number * stride, stride)
 
 
 def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
@@ -243,13 +226,12 @@ def among(comm: Communicator, ranks: Sequence[int]) -> Communicator:
         raise CollectiveError(f"ranks={list(ranks)} names a rank twice; name each rank once")
     if comm.rank not in ranks:
         raise CollectiveError(f"ranks={list(ranks)} lack rank {comm.rank}, the calling rank; only these ranks may call")
-    return Among(comm, ranks)
+    return SomeRanks(comm, ranks.index(comm.rank), len(ranks), ranks.__getitem__)
 
 
 def check_rank(rank: Any, size: int, role: str) -> None:
     """Refuse anything but an integer of 0 … size − 1 as the `role` ("to" or "source") of a message."""
     if type(rank) is int and 0 <= rank < size:
         return
-    whole = type(rank) is int or (isinstance(rank, int | np.integer) and not isinstance(rank, bool))
-    if not (whole and 0 <= rank < size):
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < size:
         raise CollectiveError(f"{role}={rank!r} is not a rank; give an integer from 0 to {size - 1}")

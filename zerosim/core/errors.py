@@ -5,6 +5,7 @@ Each message is one line: what was found, what is allowed, how to fix it.
 
 import inspect
 import linecache
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -77,16 +78,12 @@ def error_line(error: BaseException, function: Callable[..., Any]) -> str:
     """The error in one line, with the innermost traceback line in the file of `function`."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = code.co_filename if code is not None else ""
-    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if not lines or lines[-1] is None:
-        return said
+        return message
     text = linecache.getline(file, lines[-1]).strip()
-    return f"line {lines[-1]}, {text}: {said}" if text else f"line {lines[-1]}: {said}"
-
-
-INTERRUPTED = 128 + 2
-"""The exit code that a shell gives a program that SIGINT has ended."""
+    return f"line {lines[-1]}, {text}: {message}" if text else f"line {lines[-1]}: {message}"
 
 
 def exit_code(error: BaseException) -> int:
@@ -96,7 +93,8 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, ZerosimError):
         return error.exit_code
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else ZerosimError.exit_code
+    interrupted = 128 + signal.SIGINT    # what a shell says of a program that this signal has ended
+    return interrupted if isinstance(error, KeyboardInterrupt) else ZerosimError.exit_code
 
 
 def last_words(error: BaseException) -> str:

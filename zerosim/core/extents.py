@@ -24,6 +24,7 @@ from zerosim.core.allocation import Kind
 from zerosim.core.errors import CollectiveError, Unlike
 
 Shape = tuple[int, ...]
+COMPARISONS = frozenset({np.isnan, np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal})
 
 
 class Extent(np.lib.mixins.NDArrayOperatorsMixin):
@@ -94,7 +95,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
             return self.viewed((stretch(index, self.shape[0]), *self.shape[1:]))
         if isinstance(index, int) and self.strides is None and 0 <= index < self.shape[0]:
             return self.viewed(self.shape[1:])
-        if any(isinstance(each, (np.ndarray, list)) for each in (index if isinstance(index, tuple) else (index,))):
+        if any(isinstance(part, (np.ndarray, list)) for part in (index if isinstance(index, tuple) else (index,))):
             return self.viewed(np.broadcast_to(np.empty((), np.bool_), self.shape)[index].shape)
         seen = as_strided(np.empty((), np.bool_), self.shape, self.strides or in_c_order(self.shape))[index]
         return self.viewed(seen.shape, seen.strides)
@@ -111,8 +112,8 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
 
     def reshape(self, *shape: Any) -> "Extent":
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        known = prod(each for each in wanted if each != -1)
-        full = tuple(self.size // known if each == -1 else each for each in wanted)
+        known = prod(length for length in wanted if length != -1)
+        full = tuple(self.size // known if length == -1 else length for length in wanted)
         if prod(full) != self.size:
             raise CollectiveError(f"{self} has {self.size} elements, and not the shape {wanted}")
         return self.viewed(full)
@@ -141,16 +142,16 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         if method == "at":
             return None
         shape = (multiplied if ufunc is np.matmul else broadcast)(*inputs)
-        target = out[0] if out else Extent(shape or (), dtype_of(inputs, ufunc))
+        target = out[0] if out else Extent(shape or (), np.bool_ if ufunc in COMPARISONS else next(
+            x.dtype for x in inputs if isinstance(x, Extent)))
         if method != "__call__" or shape is None or target.shape != shape:
             raise CollectiveError(f"np.{ufunc.__name__} of extents {inputs}: their lengths must be equal")
         return target
 
     def __array_function__(self, function: Callable[..., Any], _: Any, inputs: Any, keywords: Any) -> Any:
-        found = FUNCTIONS.get(function.__name__)
-        if found is None:
+        if function.__name__ not in FUNCTIONS:
             raise CollectiveError(f"np.{function.__name__} is not for extents")
-        return found(*inputs, **keywords)
+        return FUNCTIONS[function.__name__](*inputs, **keywords)
 
     def __repr__(self) -> str:
         return f"Extent({self.shape[0] if self.ndim == 1 else self.shape}, {self.dtype})"
@@ -206,7 +207,7 @@ def stretch(index: slice, length: int) -> int:
 
 def broadcast(*inputs: Any) -> Shape | None:
     """The shape of an elementwise result; None if shapes are incompatible."""
-    shapes = [np.shape(each) if not isinstance(each, Extent) else each.shape for each in inputs]
+    shapes = [x.shape if isinstance(x, Extent) else np.shape(x) for x in inputs]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
     try:
@@ -220,14 +221,6 @@ def multiplied(left: Any, right: Any) -> Shape | None:
     if left.shape[-1] != right.shape[-2]:
         return None
     return (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
-
-
-def dtype_of(inputs: Any, ufunc: np.ufunc) -> np.dtype[Any]:
-    """The dtype of a ufunc's result: bool for comparisons, otherwise that of the first extent."""
-    if ufunc in (np.isnan, np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal):
-        return np.dtype(np.bool_)
-    dtype: np.dtype[Any] = next(each.dtype for each in inputs if isinstance(each, Extent))
-    return dtype
 
 
 def reduced(x: Extent, axis: int | None = None, keepdims: bool = False, out: Extent | None = None) -> Extent:

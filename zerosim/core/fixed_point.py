@@ -25,6 +25,7 @@ are still the same in every order.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +53,12 @@ def exponents(contributions: Sequence[Array]) -> Exponents:
     >>> exponents([np.array([1.0, 0.0, np.inf]), np.array([-6.0, 0.0, 1.0])]).tolist()
     [3, -32000, 32000]
     """
-    found = np.full(len(contributions[0]), ZEROS, np.int16)
+    largest = np.full(len(contributions[0]), ZEROS, np.int16)
     for x in contributions:
         _, exponent = np.frexp(x.astype(np.float64))
         exponent = np.where(x == 0, ZEROS, exponent)
-        np.maximum(found, np.where(np.isfinite(x), exponent, SPECIAL), out=found, casting="unsafe")
-    return found
+        np.maximum(largest, np.where(np.isfinite(x), exponent, SPECIAL), out=largest, casting="unsafe")
+    return largest
 
 
 def limbs(dtype: npt.DTypeLike) -> int:
@@ -78,16 +79,17 @@ def quantised(x: Array, exponent: Exponents, terms: int) -> Integers:
         whole = np.rint(rest)
         limb[:] = whole
         rest = np.ldexp(rest - whole, bits(terms))
-    integers[0, special] = marks(x[special])
+    of_special = x[special]
+    integers[0, special] = np.select(
+        [np.isnan(of_special), of_special == np.inf, of_special == -np.inf],
+        [NOT_A_NUMBER, PLUS_INFINITY, MINUS_INFINITY], 0)
     integers[0, zeros] = np.signbit(x[zeros])
     return integers
 
 
 def total_of(contributions: Sequence[Array], exponent: Exponents, terms: int) -> Integers:
     """The sum of the integers of some of `terms` contributions."""
-    total = quantised(contributions[0], exponent, terms)
-    for x in contributions[1:]:
-        total += quantised(x, exponent, terms)
+    total: Integers = reduce(np.add, (quantised(x, exponent, terms) for x in contributions))
     return total
 
 
@@ -101,7 +103,10 @@ def restored(total: Integers, exponent: Exponents, terms: int, dtype: npt.DTypeL
         rest += np.ldexp(limb.astype(np.float64), -depth * bits(terms))
     with np.errstate(over="ignore"):
         sums = np.ldexp(np.ldexp(high.astype(np.float64), 32) + rest, shift)
-        sums[special] = unmarked(total[0, special])
+        nans, infinities = np.divmod(total[0, special], NOT_A_NUMBER)
+        minus, plus = np.divmod(infinities, MINUS_INFINITY)
+        undefined = (nans > 0) | ((minus > 0) & (plus > 0))
+        sums[special] = np.select([undefined, plus > 0], [np.nan, np.inf], -np.inf)
         sums[zeros] = np.where(total[0, zeros] == terms, -0.0, 0.0)
         rounded: Array = sums.astype(dtype)
     return rounded
@@ -114,21 +119,6 @@ def bits(terms: int) -> int:
     (62, 60, 59)
     """
     return BITS - (terms - 1).bit_length()
-
-
-def marks(x: Array) -> Integers:
-    """The integer that each contribution adds to a special element."""
-    return np.select(
-        [np.isnan(x), x == np.inf, x == -np.inf], [NOT_A_NUMBER, PLUS_INFINITY, MINUS_INFINITY], 0
-    ).astype(np.int64)
-
-
-def unmarked(total: Integers) -> Array:
-    """The sum of the infinities and NaNs that were counted for a special element."""
-    nans, rest = np.divmod(total, NOT_A_NUMBER)
-    minus, plus = np.divmod(rest, MINUS_INFINITY)
-    undefined = (nans > 0) | ((minus > 0) & (plus > 0))
-    return np.select([undefined, plus > 0], [np.nan, np.inf], -np.inf)
 
 
 def exact_sum(contributions: Sequence[Array]) -> Array:

@@ -72,8 +72,9 @@ def two_level(per_host: int, order: AddingOrder = ring) -> AddingOrder:
 
     A host's sum is sent by the rank of the chunk's place, or by the rank that stands in for it there.
 
-    >>> two_level(2)(["a", "b", "c", "d", "e"], 0)
-    'dceba'
+    >>> from zerosim.core.terms import Term
+    >>> [two_level(2, order)([Term(rank) for rank in range(5)], 0) for order in (ring, rank_order)]
+    [(((g3 + g2) + g4) + (g1 + g0)), (((g0 + g1) + (g2 + g3)) + g4)]
     """
 
     def two_level(contributions: Sequence[Any], chunk: int, arrives: Arrives = unchanged) -> Any:
@@ -88,16 +89,6 @@ def two_level(per_host: int, order: AddingOrder = ring) -> AddingOrder:
         return order(sums, host, lambda sent, sender: arrives(sent, hosts[sender][place % len(hosts[sender])]))
 
     return two_level
-
-
-def two_hops(per_host: int) -> AddingOrder:
-    """Each host's ranks in rank order, and then the hosts' sums in host order.
-
-    >>> from zerosim.core.terms import Term
-    >>> two_hops(2)([Term(rank) for rank in range(5)], 0)
-    (((g0 + g1) + (g2 + g3)) + g4)
-    """
-    return two_level(per_host, rank_order)
 
 
 def near_tree(contributions: Sequence[Any], chunk: int) -> Any:
@@ -207,14 +198,14 @@ ORDERS: dict[str, Order] = {
         "a rank's micro-batches left to right, then ranks c+1, c+2, …, c for chunk c", left_to_right, ring
     ),
     "rank": Order("a rank's micro-batches left to right, then ranks 0 … N−1", left_to_right, rank_order),
-    "tree": Order("an aligned binary tree over all micro-batches", lambda found: near_tree(found, 0), near_tree),
+    "tree": Order("an aligned binary tree over all micro-batches", partial(near_tree, chunk=0), near_tree),
     "two_level": Order(
         "a rank's micro-batches left to right, then the ring of each host's ranks, then the ring of the hosts' sums",
         left_to_right, two_level(1), two_level,
     ),
     "two_hop": Order(
         "a rank's micro-batches left to right, then the ranks of each host in order, then the hosts' sums in order",
-        left_to_right, two_hops(1), two_hops,
+        left_to_right, two_level(1, rank_order), partial(two_level, order=rank_order),
     ),
     "exact": Order("order-free: fixed point under a common exponent", None, None),
 }

@@ -21,7 +21,7 @@ from itertools import combinations
 from math import prod
 from typing import Any, overload
 
-from zerosim.core.comm import Communicator, Strided
+from zerosim.core.comm import Communicator, among, strided
 
 JOINS = "+"
 """The sign between the names of directions that are joined."""
@@ -67,8 +67,8 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 class Chunks(Sequence[Any]):
     """The chunks of one flat vector: `chunks[c]` is chunk c, `chunks[a:b]` chunks a … b − 1 as one contiguous piece.
 
-    Slices of an array are views, so writing them writes the vector. Nothing is copied. `chunks[c] += x` adds in place,
-    and `chunks[c] = x` writes the elements of x.
+    The vector is any object with a length and slices. Slices of an array are views, so writing them writes the vector.
+    Nothing is copied. `chunks[c] += x` adds in place, and `chunks[c] = x` writes the elements of x.
 
     >>> import numpy as np
     >>> vector = np.arange(5)
@@ -79,8 +79,8 @@ class Chunks(Sequence[Any]):
     >>> vector
     array([0, 1, 2, 3, 5])
     >>> chunks = Chunks([10, 11, 12, 13, 14], 3)
-    >>> chunks[0], chunks[2], chunks[1:]
-    ([10, 11], [14], [12, 13, 14])
+    >>> chunks[0], chunks[2], chunks[1:], list(split([10, 11, 12, 13], 3))
+    ([10, 11], [14], [12, 13, 14], [[10, 11], [12, 13], []])
     """
 
     def __init__(self, flat: Any, size: int) -> None:
@@ -111,13 +111,8 @@ class Chunks(Sequence[Any]):
         self[index][...] = value
 
 
-def split(flat: Any, size: int) -> Chunks:
-    """One chunk of `flat` for each of `size` ranks; `flat` is any object with a length and slices.
-
-    >>> list(split([10, 11, 12, 13], 3))
-    [[10, 11], [12, 13], []]
-    """
-    return Chunks(flat, size)
+split = Chunks
+"""`split(flat, size)`: one chunk of `flat` for each of `size` ranks."""
 
 
 @dataclass(frozen=True)
@@ -199,11 +194,11 @@ class Mesh:
         """
         if self.replicas == 1:
             return comm
-        return Strided(comm, self.place, self.group, first=self.replica * self.group, stride=1)
+        return strided(comm, self.place, self.group, first=self.replica * self.group, stride=1)
 
     def across(self, comm: Communicator) -> Communicator:
         """The communicator of the ranks that own the same chunks, one of each group; its rank k belongs to group k."""
-        return Strided(comm, self.replica, self.replicas, first=self.place, stride=self.group)
+        return strided(comm, self.replica, self.replicas, first=self.place, stride=self.group)
 
 
 @dataclass(frozen=True)
@@ -281,11 +276,8 @@ class Directions:
 
     def rank(self, place: int, data_rank: int = 0) -> int:
         """The rank of a place with this number among those of the place."""
-        return place % self.side_by_side + self.side_by_side * (data_rank + self.data * self.pipeline_rank(place))
-
-    def pipeline_rank(self, place: int) -> int:
-        """The number of a place in the pipeline."""
-        return place // self.side_by_side
+        pipeline_rank, beside = divmod(place, self.side_by_side)
+        return beside + self.side_by_side * (data_rank + self.data * pipeline_rank)
 
     def stride(self, name: str) -> int:
         """The distance between neighbours of a direction."""
@@ -303,9 +295,9 @@ class Directions:
         [[0, 3], [1], [0, 3]]
         """
         if name in ("pipeline", "ends"):
-            found = [*range(place % self.side_by_side, self.places, self.side_by_side)]
-            ends = found[:: max(len(found) - 1, 1)]
-            return found if name == "pipeline" else ends if place in ends else [place]
+            stages = [*range(place % self.side_by_side, self.places, self.side_by_side)]
+            ends = stages[:: max(len(stages) - 1, 1)]
+            return stages if name == "pipeline" else ends if place in ends else [place]
         stride = self.stride(name)
         first = place - self.coordinates(place)[name] * stride
         return [first + number * stride for number in range(self.groups[name])]
@@ -313,16 +305,14 @@ class Directions:
     def along(self, comm: Communicator, name: str) -> Communicator:
         """The communicator of this rank's group in a direction."""
         place, data_rank = self.place(comm.rank), self.data_rank(comm.rank)
-        ranks = [self.rank(each, data_rank) for each in self.group(name, place)]
-        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-        return Strided(comm, ranks.index(comm.rank), len(ranks), first=ranks[0], stride=stride)
+        return among(comm, [self.rank(member, data_rank) for member in self.group(name, place)])
 
     def data_ranks(self, comm: Communicator) -> Communicator:
         """The communicator of the ranks on this rank's place."""
         if self.places == 1:
             return comm
         first = self.rank(self.place(comm.rank))
-        return Strided(comm, self.data_rank(comm.rank), self.data, first=first, stride=self.side_by_side)
+        return strided(comm, self.data_rank(comm.rank), self.data, first=first, stride=self.side_by_side)
 
 
 @dataclass(frozen=True)
@@ -331,7 +321,7 @@ class Layout:
 
     A full buffer has all chunks; a rank's shard has the chunks that it owns.
 
-    >>> full(10, 4).length, shard(10, 4, 3).length, shard(10, 4, 3).start
+    >>> full(10, 4).length, Layout(10, 4, first=3, last=4).length, Layout(10, 4, first=3, last=4).start
     (12, 3, 9)
     """
 
@@ -359,7 +349,8 @@ class Layout:
     def part(self, buffer: Any, other: "Layout") -> Any:
         """The elements of `buffer` that lie in `other`, a view.
 
-        >>> full(10, 4).part(list(range(12)), shard(10, 4, 1)), shard(10, 4, 1).part([3, 4, 5], shard(10, 4, 1))
+        >>> shard = Layout(10, 4, first=1, last=2)
+        >>> full(10, 4).part(list(range(12)), shard), shard.part([3, 4, 5], shard)
         ([3, 4, 5], [3, 4, 5])
         """
         assert len(buffer) == self.length, (len(buffer), self)
@@ -370,8 +361,8 @@ class Layout:
     def chunks(self, buffer: Any) -> Iterator[tuple[int, Any]]:
         """The number and the elements of each chunk in `buffer`, views.
 
-        >>> list(shard(10, 4, 3).chunks([9, 0, 0]))
-        [(3, [9, 0, 0])]
+        >>> list(Layout(10, 4, first=2, last=4).chunks([6, 7, 8, 9, 0, 0]))
+        [(2, [6, 7, 8]), (3, [9, 0, 0])]
         """
         for chunk in range(self.first, self.last):
             yield chunk, self.part(buffer, replace(self, first=chunk, last=chunk + 1))
@@ -380,11 +371,6 @@ class Layout:
 def full(count: int, size: int) -> Layout:
     """The layout of a buffer for a whole unit of `count` elements, cut into `size` chunks."""
     return Layout(count, size, 0, size)
-
-
-def shard(count: int, size: int, rank: int) -> Layout:
-    """The layout of the one chunk that `rank` owns if all ranks form one group."""
-    return owned(count, Mesh(rank, size, size))
 
 
 def owned(count: int, mesh: Mesh) -> Layout:

@@ -31,7 +31,6 @@ from zerosim.core.errors import CollectiveError, Runaway
 MOST_CONTRIBUTIONS = 1 << 14
 """The most contributions of a sum: more than the ranks of any proof."""
 
-
 LIKE = "make buffers with np.empty_like(chunks[c]), since np.empty and np.zeros are float64 by default"
 """The advice for a buffer of the right dtype."""
 
@@ -159,16 +158,9 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
 
 def symbols(rank: int, count: int) -> npt.NDArray[Any]:
     """An object array of `count` elements, each the contribution of `rank` to that element."""
-    return filled(Term(rank, element) for element in range(count))
+    return np.fromiter((Term(rank, element) for element in range(count)), object)
 
 
 def blanks(rank: int, count: int) -> npt.NDArray[Any]:
     """An object array of `count` unfilled elements."""
-    return filled(Blank(rank, element) for element in range(count))
-
-
-def filled(elements: Iterable[Symbol]) -> npt.NDArray[Any]:
-    found = list(elements)
-    array = np.empty(len(found), dtype=object)
-    array[:] = found
-    return array
+    return np.fromiter((Blank(rank, element) for element in range(count)), object)

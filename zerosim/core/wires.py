@@ -196,18 +196,14 @@ def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
     >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
     WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
     """
-    found, wanted = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
-    signal = float(np.sqrt(np.square(wanted).sum()))
-    relative = float(np.linalg.norm(found - wanted)) / signal if signal else math.nan
-    apart = np.abs(places(found) - places(wanted))
+    received, exact = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
+    signal = float(np.sqrt(np.square(exact).sum()))
+    relative = float(np.linalg.norm(received - exact)) / signal if signal else math.nan
+    bits = (values.astype(np.float32).view(np.int32).astype(np.int64) for values in (received, exact))
+    places, places_due = (np.where(bits < 0, -(bits & 0x7FFFFFFF), bits) for bits in bits)
+    apart = np.abs(places - places_due)
     return WireError(
         relative if math.isfinite(relative) else None,
         int(np.median(apart)) if len(apart) else 0,
         -math.log2(relative) if relative and math.isfinite(relative) else None,
     )
-
-
-def places(values: Array) -> Array:
-    """The position of each value among all float32, from the lowest up; both zeros have the same."""
-    bits = values.astype(np.float32).view(np.int32).astype(np.int64)
-    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
@@ -119,10 +120,10 @@ def by_key(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     >>> by_key([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}
     """
-    found: dict[Key, list[Value]] = {}
+    values: dict[Key, list[Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def grouped(names: Sequence[str], figures: Sequence[str]) -> str:
@@ -199,13 +200,13 @@ def toml(table: Mapping[str, Any], within: str = "") -> str:
     <BLANKLINE>
     """
     given = {key: value for key, value in table.items() if value is not None and (within or value != [])}
-    found = "".join(f"{key} = {toml_value(value)}\n" for key, value in given.items() if not is_table(value))
+    text = "".join(f"{key} = {toml_value(value)}\n" for key, value in given.items() if not is_table(value))
     for key, value in given.items():
-        for each in [value] if isinstance(value, dict) else value if is_table(value) else ():
+        for inner in [value] if isinstance(value, dict) else value if is_table(value) else ():
             name = f"{within}{key}"
             heading = f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"
-            found += f"{chr(10) * bool(found)}{heading}\n{toml(each, f'{name}.')}"
-    return found
+            text += f"{chr(10) * bool(text)}{heading}\n{toml(inner, f'{name}.')}"
+    return text
 
 
 def is_table(value: Any) -> bool:
@@ -220,14 +221,16 @@ def toml_value(value: Any) -> str:
     ('{ flops = 1000000000000.0, functions = {  } }', '"\\\\u0007"')
     """
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
+        return f"{{ {', '.join(f'{key} = {toml_value(inner)}' for key, inner in value.items())} }}"
     words = json.dumps(value, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
-    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in words)
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in words)
 
 
-UNFIT = (
-    range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
-"""Characters that are not allowed in a page, or that would change the order in which its words are read."""
+VISIBLE = {code: 0x2400 + code for code in range(0x20) if code not in b"\n\t"} | {0x7F: 0x2421} | dict.fromkeys(chain(
+    range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000), range(0xFFFE, 0x10000)),
+    0xFFFD)
+"""Control characters -> visible symbols; characters that are not allowed in a page, or that would change the order in
+which its words are read -> U+FFFD."""
 
 
 def printable(words: str) -> str:
@@ -236,10 +239,4 @@ def printable(words: str) -> str:
     >>> printable("a\x1b[1m\nb\ud800\x7f")
     'a␛[1m\nb\ufffd␡'
     """
-    def visible(character: str) -> str:
-        code = ord(character)
-        if code < 0x20 and character not in "\n\t":
-            return chr(0x2400 + code)
-        return "\u2421" if code == 0x7F else "\ufffd" if any(code in each for each in UNFIT) else character
-
-    return "".join(map(visible, words))
+    return words.translate(VISIBLE)

@@ -35,7 +35,7 @@ from zerosim.autograd.operation import Shape
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
-from zerosim.core.comm import Communicator, Strided
+from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import Cluster
@@ -154,7 +154,7 @@ class Costs:
 
     def of(self, comm: Communicator) -> "Costs":
         """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
-        stride = comm.stride if isinstance(comm, Strided) else 1
+        stride = comm.stride if isinstance(comm, SomeRanks) else 1
         key = comm.size, stride
         if key == (self.ranks, 1):
             return self

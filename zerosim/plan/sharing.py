@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from zerosim.core.allocation import Allocator, Kind
-from zerosim.core.comm import Communicator, Strided
+from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import Directions, parts_of
 from zerosim.models.parameters import Parameter
@@ -99,9 +99,8 @@ class Sharing:
         return shared
 
     def price(self, costs: Costs, function: Callable[..., None], owner: str, comm: Communicator, given: Any) -> Price:
-        """The price of a unit's collective over data ranks or, with `Strided`, over those of a group or across groups.
-        """
-        across = isinstance(comm, Strided) and comm.stride != 1
+        """The price of a unit's collective over data ranks: all, or those of a group or across groups."""
+        across = isinstance(comm, SomeRanks) and comm.stride != 1
         if owner not in self.pieces or (comm.size == 1 and across):
             return costs.of(comm).price(function, *given)
         chunked, total = isinstance(given[0], Sequence), Price(0, 0, 0)
@@ -110,7 +109,7 @@ class Sharing:
             length = -(-len(array) * count // (self.pieces[owner].total() * often))
             part = Extent(length, array.dtype)
             ranks = comm.size if across or not chunked else comm.size * often
-            each = self._among(often, comm.stride if isinstance(comm, Strided) else 1, ranks, costs).price(
+            each = self._among(often, comm.stride if isinstance(comm, SomeRanks) else 1, ranks, costs).price(
                 function, [part] if chunked else part, *given[1:])
             total = Price(total.ns + each.ns, total.sent_bytes + each.sent_bytes, total.messages + each.messages)
         return total

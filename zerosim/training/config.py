@@ -62,7 +62,7 @@ class Config(Row):
         """The config of a rank, whose model has the units of its rank of the pipeline."""
         configs, directions = self.of_pipeline, self.directions
         assert rank < self.all_ranks
-        return configs[directions.pipeline_rank(directions.place(rank))]
+        return configs[directions.place(rank) // directions.side_by_side]
 
     @cached_property
     def of_pipeline(self) -> "tuple[Config, ...]":

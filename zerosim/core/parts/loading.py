@@ -95,7 +95,7 @@ def attribute(module: ModuleType, name: str, where: str) -> Any:
     value = getattr(module, name, None)
     if callable(value) or isinstance(value, Declared):
         return value
-    defined = [key for key, each in vars(module).items() if inspect.isfunction(each) or isinstance(each, Declared)]
+    defined = [key for key, part in vars(module).items() if inspect.isfunction(part) or isinstance(part, Declared)]
     raise UsageError(f"{where} has no function {name!r}; it has {', '.join(defined) or 'none'}{meant(name, defined)}")
 
 
@@ -108,8 +108,8 @@ def meant(name: str, names: Iterable[str]) -> str:
     "; did you mean 'ring.all_gather'?"
     """
     known = list(names)
-    parts = [each for each in known if name and name in each.split(".")]
-    return did_you_mean(name, known) or did_you_mean(name, parts[:1], alike=0.0)
+    within = [full_name for full_name in known if name and name in full_name.split(".")]
+    return did_you_mean(name, known) or did_you_mean(name, within[:1], alike=0.0)
 
 
 def load_file(file: str) -> Any:

@@ -28,19 +28,18 @@ def signature_of(name: str, function: Callable[..., Any], given: Collection[str]
     >>> signature_of("lion", lion, "thab")
     Signature(positional=('g', 'momentum'), keys={'beta': 0.9})
     """
-    found = inspect.signature(function).parameters
-    positional = tuple(
-        each.name for each in found.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))
-    keywords = {each.name: each.default for each in found.values() if each.kind is each.KEYWORD_ONLY}
-    missing = [each for each in given if each not in keywords]
+    parameters = inspect.signature(function).parameters.values()
+    positional = tuple(x.name for x in parameters if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD))
+    keywords = {x.name: x.default for x in parameters if x.kind is x.KEYWORD_ONLY}
+    missing = [name for name in given if name not in keywords]
     if missing:
         raise UsageError(f"{name} does not take {', '.join(missing)}; it is called with {', '.join(given)} by keyword: "
                          f"write def {function.__name__}(…, *, {', '.join(given)})")
     keys = {key: default for key, default in keywords.items() if key not in given}
     for key, default in keys.items():
         if not writable(default):
-            said = "no default" if default is inspect.Parameter.empty else f"the default {default!r}"
-            raise UsageError(f"{name} has a key {key} with {said}; give it a number, a string, a boolean or a list of "
+            what = "no default" if default is inspect.Parameter.empty else f"the default {default!r}"
+            raise UsageError(f"{name} has a key {key} with {what}; give it a number, a string, a boolean or a list of "
                              f"these")
     return Signature(positional, keys)
 
@@ -48,7 +47,7 @@ def signature_of(name: str, function: Callable[..., Any], given: Collection[str]
 def writable(default: Any) -> bool:
     """Whether TOML can express a value of this type."""
     if isinstance(default, tuple | list):
-        return all(isinstance(each, PLAIN) for each in default) and len({type(each) for each in default}) < 2
+        return all(isinstance(item, PLAIN) for item in default) and len({type(item) for item in default}) < 2
     return isinstance(default, PLAIN)
 
 
@@ -60,15 +59,15 @@ class SampleSource(Declared):
     keys: Mapping[str, Any]
 
 
-def as_source(name: str, found: Any) -> SampleSource:
+def as_source(name: str, part: Any) -> SampleSource:
     """The sample source that a scenario names. Raises `UsageError` for anything else."""
-    if isinstance(found, SampleSource):
-        return found
-    if not inspect.isfunction(found):
-        raise UsageError(f"{name} is a {type(found).__name__}; give a function, def {name.rpartition(':')[2]}(*, "
+    if isinstance(part, SampleSource):
+        return part
+    if not inspect.isfunction(part):
+        raise UsageError(f"{name} is a {type(part).__name__}; give a function, def {name.rpartition(':')[2]}(*, "
                          "key=default, …), that returns x, y")
-    signature = signature_of(name, found)
+    signature = signature_of(name, part)
     if signature.positional:
         raise UsageError(f"{name} takes {', '.join(signature.positional)}; it is called with keywords only: write def"
-                         f" {found.__name__}(*, {signature.positional[0]}=…)")
-    return SampleSource(found, signature.keys)
+                         f" {part.__name__}(*, {signature.positional[0]}=…)")
+    return SampleSource(part, signature.keys)
