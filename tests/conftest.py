@@ -1,6 +1,5 @@
 """Lets tests import each other as `tests.…`, gives every run the same examples, and hides how wide the terminal is."""
 
-import compileall
 import os
 import sys
 from pathlib import Path
@@ -16,12 +15,9 @@ settings.load_profile("same")
 
 os.environ.pop("COLUMNS", None)
 
-
-def pytest_configure(config):
-    """Compile once what some hundred processes of the suite import, and may not be allowed to keep compiled."""
-    if not hasattr(config, "workerinput"):
-        for folder in ("zerosim", "tests"):
-            compileall.compile_dir(ROOT / folder, quiet=2)
+# What is compiled is kept, rewritten assertions too: workers and some hundred processes import the same files.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items):

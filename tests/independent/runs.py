@@ -1,4 +1,4 @@
-"""What `zerosim run` says of a scenario, beside what an independent trainer comes to."""
+"""What a run in one process makes of a scenario, beside what an independent trainer comes to."""
 
 import json
 import tempfile
@@ -6,10 +6,8 @@ from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 
-from safetensors.numpy import load_file
-
-from zerosim.commands.cli import main
-from zerosim.scenario import Scenario
+from zerosim.scenario import Scenario, load
+from zerosim.verdict.judged_run import prepare_run, run_locally
 
 STAGES = ("ddp", "zero1", "zero2", "zero3")
 SECTION_OF = {key.name: section for section in ("world", "data", "model", "parallel", "train")
@@ -32,35 +30,35 @@ def alike(keys):
 
 
 def run(keys, stages, write=lambda folder: None):
-    """What `zerosim run` reports of each stage, and the weights that it leaves; `write` puts data in its folder."""
+    """The measurements of each stage, and the weights that the last leaves; `write` puts data in the run's folder."""
     settings = {f"{SECTION_OF[key]}.{key}": value for key, value in keys.items()}
     settings |= {"parallel.stages": stages, "check.reference": False}
     with tempfile.TemporaryDirectory() as folder:
-        scenario, report, weights = (Path(folder) / name for name in ("run.toml", "run.json", "run.safetensors"))
         write(Path(folder))
+        scenario = Path(folder) / "run.toml"
         scenario.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-        code = main(["run", str(scenario), "--json", str(report), "--weights", str(weights), "--progress", "none"])
-        assert code == 0
-        return json.loads(report.read_text())["stages"], load_file(weights)
+        outcome = run_locally(prepare_run(load(str(scenario)), keep_weights=True))
+    assert outcome.failures == []
+    rows = [row.measured for row in outcome.trained]
+    return rows, {name: view for unit, flat in rows[-1].weights.items() for name, view in unit.views(flat).items()}
 
 
-def differences(rows, file, expected):
+def differences(rows, left, expected):
     """What a run left that is not, to the bit, what was expected."""
     weights, losses, updates = expected
     digest = sha256(b"".join(w.tobytes() for w in weights.values())).hexdigest()
     found = []
-    if sorted(file) != sorted(weights):
-        found.append(f"the file has {sorted(file)}")
-    for name, w in weights.items():
-        if name in file and described(file[name]) != described(w):
-            found.append(f"{name} in the file")
+    if sorted(left) != sorted(weights):
+        found.append(f"the run left {sorted(left)}")
+    found += [name for name, w in weights.items() if name in left and described(left[name]) != described(w)]
     for row in rows:
-        if row["weights_sha256"] != digest:
-            found.append(f"weights of {row['stage']}")
-        if [exactly(loss) for loss in row["losses"]] != [exactly(loss) for loss in losses]:
-            found.append(f"losses of {row['stage']}: {row['losses']}, not {losses}")
-        if row["updates"] != updates:
-            found.append(f"updates of {row['stage']}: {row['updates']}, not {updates}")
+        stage = row.config.stage_key
+        if row.weights_sha256 != digest:
+            found.append(f"weights of {stage}")
+        if [exactly(loss) for loss in row.losses] != [exactly(loss) for loss in losses]:
+            found.append(f"losses of {stage}: {row.losses}, not {losses}")
+        if row.updates != updates:
+            found.append(f"updates of {stage}: {row.updates}, not {updates}")
     return found
 
 
@@ -69,5 +67,5 @@ def described(array):
 
 
 def exactly(loss):
-    """A float as text that tells all of its bits, −0 among them; NaN as NaN."""
-    return float(loss).hex()
+    """A number as text that tells all of its bits, −0 among them; NaN as NaN."""
+    return loss.item().hex()

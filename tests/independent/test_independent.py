@@ -178,7 +178,7 @@ def outcome_of_case(name):
 
 
 def outcome(keys, stages):
-    """What `zerosim run` reports of each stage, and the weights that it leaves."""
+    """The measurements of each stage, and the weights that the last leaves."""
     keys = dict(keys)
     source = keys.pop("data")
     if source == "digits":
@@ -200,11 +200,11 @@ def test_an_independent_trainer_has_the_same_bits(name):
     keys = BASE | CASES[name]
     for stages in alike(keys):
         rows, file = outcome_of_case(name) if stages == alike(keys)[0] else outcome(keys, stages)
-        assert [row["stage"] for row in rows] == stages
+        assert [row.config.stage_key for row in rows] == stages
         expected = opinion(keys, stages[0])
         assert differences(rows, file, expected) == []
         if name in SKIPPED:
-            assert all(0 < row["updates"] < keys["steps"] for row in rows)
+            assert all(0 < row.updates < keys["steps"] for row in rows)
         if "NaN" in name:
             assert any(math.isnan(loss) for loss in expected[1])
 
@@ -224,7 +224,7 @@ def test_a_loss_scale_grows_after_2000_good_steps():
     rows, file = outcome(keys | {"steps": 2015}, ["ddp"])
     assert differences(rows, file, opinion(keys | {"steps": 2015}, "ddp")) == []
     assert 0 < soon < 15
-    assert rows[0]["updates"] == 2000 + soon - 1
+    assert rows[0].updates == 2000 + soon - 1
 
 
 def epsilon_inside_the_root(keys, g, m, v, rate, count):

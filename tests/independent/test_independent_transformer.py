@@ -191,7 +191,7 @@ def test_an_independent_transformer_has_the_same_bits(name, opinion):
     for stages in alike(keys):
         rows, file = outcome_of_case(name) if stages == alike(keys)[0] else run(keys, stages, write)
         expected = opinion(keys, stages[0])
-        assert [row["stage"] for row in rows] == stages
+        assert [row.config.stage_key for row in rows] == stages
         assert differences(rows, file, expected) == []
         if "skipped" in name:
             assert 0 < expected[2] < keys["steps"]
