@@ -1,5 +1,6 @@
 """Lets tests import each other as `tests.…`, gives every run the same examples, and hides how wide the terminal is."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -23,3 +24,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_collection_modifyitems(items):
     """Tests that start processes come first: one worker has them in turn, and no long one is left to the end."""
     items.sort(key=lambda item: item.get_closest_marker("mpi") is None)
+
+
+def pytest_collection_finish():
+    """Modules and collected tests stay to the end: the garbage collector need not pass over them again and again."""
+    gc.freeze()
