@@ -1,12 +1,12 @@
-"""What PyTorch and zerosim are both asked of functions: each operation and loss, and whole models.
+"""What PyTorch and zerosim are both asked of functions: losses and whole models.
 
-An answer is a dictionary of arrays: the output (or the logits), the loss, and the gradient of each input or parameter,
-named as its owner names it. `told` makes of each at most `KEPT` numbers: itself, or its products with fixed arrays of
+An answer is a dictionary of arrays: the logits, the loss, and the gradient of each input or parameter, named
+as its owner names it. `told` makes of each at most `KEPT` numbers: itself, or its products with fixed arrays of
 signs, which every element moves. Nothing here knows zerosim or PyTorch.
 
     exact      the answers in float64
     distance   of each array of numbers of a different precision from the exact one: root mean square
-    typical    a model's or an operation's distances together, relative to its numbers: root mean square
+    typical    a model's distances together, relative to its numbers: root mean square
 
 Whoever computes in float32, or keeps 16 bits, is as near to the exact answer as its roundings let it. So zerosim must
 be nearly as near to PyTorch's float64 as PyTorch itself, which rounds as often in other places and orders: at most
@@ -16,10 +16,10 @@ Perceptrons in 16 bits are rounded in the same places by both: their answers may
 
 import os
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,80 +52,6 @@ def told(label, array):
     if flat.size <= KEPT:
         return flat
     return random_of(label).choice([-1.0, 1.0], (KEPT, flat.size)) @ flat
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operation: the shapes of its inputs, its settings, and what integers are at least and below.
-
-    The loss is the sum of the output times `weighing`.
-    """
-
-    operation: str
-    shapes: dict[str, tuple[int, ...]]
-    settings: dict[str, Any] = field(default_factory=dict)
-    integers: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def name(self):
-        return " ".join([self.operation, *map(str, self.shapes.values()), *map(str, self.settings.values())])
-
-    def inputs(self):
-        """By name."""
-        return {
-            name: random_of(f"{self.name} {name}").randint(*self.integers[name], size=shape) if name in self.integers
-            else normals(f"{self.name} {name}", shape)
-            for name, shape in self.shapes.items()
-        }
-
-    def weighing(self, shape):
-        return normals(f"{self.name} upstream", shape)
-
-
-def dropout_numbers(shape):
-    """The uniform numbers below which dropout drops."""
-    return random_of("dropout").uniform(size=shape).astype(np.float32)
-
-
-def alike(operation, count=1, **settings):
-    return Call(operation, dict.fromkeys(("x", "other")[:count], (3, 7, 11)), settings)
-
-
-CALLS = [
-    alike("add", 2), alike("multiply", 2),
-    *(alike(name) for name in ("relu", "tanh", "sigmoid", "gelu", "silu", "softmax")), alike("scale", factor=-0.3),
-    alike("dropout", probability=0.3), alike("reshape", shape=(21, 11)), alike("transpose", axes=(2, 0, 1)),
-    *(
-        Call("causal_attention", {"q": (2, t, heads * s), "k": (2, t, shared * s), "v": (2, t, shared * s)},
-             {"heads": heads, "key_value_heads": shared})
-        for t, heads, shared, s in ((1, 1, 1, 1), (7, 3, 3, 5), (33, 4, 2, 6), (19, 6, 1, 3))
-    ),
-    *(
-        Call("causal_self_attention", {"qkv": (2, t, 3 * heads * s)}, {"heads": heads})
-        for t, heads, s in ((5, 1, 3), (35, 3, 7))
-    ),
-    Call("causal_attention", {"q": (2, 7, 15), "k": (2, 7, 15), "v": (2, 7, 6)}, {"heads": 3, "key_value_heads": 3}),
-    *(Call("beside", {"x": (2, 7, 12), "other": (2, 7, 5 * each)}, {"heads": 4, "other_heads": each})
-      for each in (1, 4)),
-    *(Call("rotary", {"x": (2, t, 3 * size)}, {"size": size, "base": base}) for t, size, base in (
-        (9, 2, 10000.0), (40, 6, 10000.0), (5, 10, 100.0))),
-    Call("embedding", {"tokens": (3, 9), "weight": (5, 7)}, integers={"tokens": (0, 5)}),
-    Call("embedding", {"tokens": (1, 2), "weight": (40, 3)}, integers={"tokens": (0, 40)}),
-    Call("positions", {"x": (3, 5, 7), "weight": (9, 7)}),
-    Call("linear", {"x": (3, 5, 17), "weight": (9, 17), "bias": (9,)}),
-    Call("linear", {"x": (13, 6), "weight": (4, 6)}),
-    Call("affine", {"x": (3, 5, 17), "weight": (17, 9), "bias": (9,)}),
-    Call("add_bias", {"x": (3, 5, 19), "bias": (19,)}),
-    Call("layer_norm", {"x": (3, 5, 19), "weight": (19,), "bias": (19,)}),
-    Call("rms_norm", {"x": (3, 5, 19), "weight": (19,)}),
-    Call("matmul", {"x": (3, 5, 17), "weight": (3, 17, 9)}),
-    Call("top_indices", {"x": (4, 8)}, {"count": 3}),
-    Call("take_along", {"x": (3, 5, 7), "indices": (3, 5, 4)}, integers={"indices": (0, 7)}),
-    Call("one_hot", {"indices": (9, 2)}, {"count": 5}, {"indices": (0, 5)}),
-    Call("gather_rows", {"x": (6, 5), "indices": (9, 3)}, integers={"indices": (-1, 6)}),
-    Call("scatter_rows", {"x": (9, 5), "indices": (9, 3)}, {"count": 6}, {"indices": (-1, 6)}),
-    Call("queue_slots", {"choices": (9, 2)}, {"queues": 3, "capacity": 4}, {"choices": (0, 3)}),
-]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.autograd.formulas import OPERATIONS
 from tests.oracles import functions
-from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.losses import LOSSES
-from zerosim.autograd.player import Contribution, Player, Precise
+from zerosim.autograd.player import Precise
 from zerosim.autograd.tape import Tape
 from zerosim.commands.cli import main as command
 from zerosim.core.allocation import allocate
@@ -23,29 +21,6 @@ from zerosim.models.parallel import IN_ONE_PIECE
 from zerosim.models.transformer import TransformerShape, transformer
 
 NUMPY = {"float64": np.float64, "float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-BY_NAME = {name.partition(".")[2]: operation for name, operation in OPERATIONS.items()}
-
-
-def draws(array):
-    array[...] = functions.dropout_numbers(array.shape)
-
-
-def of_call(call, dtype):
-    """The output, and the gradient of each input that has one; inputs are parameters of a graph, integers its input."""
-    inputs = {name: array if name in call.integers else array.astype(dtype) for name, array in call.inputs().items()}
-    whole = next(iter(call.integers), "")
-    integers = inputs.pop(whole, np.zeros((1, 1), int))
-    graph = Graph(integers.shape)
-    variables = {name: graph.parameter(name, array.shape) for name, array in inputs.items()} | {whole: graph.input}
-    graph.output = BY_NAME[call.operation](*(variables[name] for name in call.shapes), **call.settings)
-    player = Player(GraphPlan(graph, True, False), inputs, Precise(allocate, "unit"), lambda _: draws)
-    y, kept = player.forward(integers)
-    views = {name: np.empty_like(array) for name, array in inputs.items()}
-    answer = {"y": y.astype(np.float64)}
-    contribution = Contribution(np.empty(0), views)
-    player.backward(kept, call.weighing(y.shape).astype(dtype), contribution)
-    contribution.finished()
-    return answer | views
 
 
 def of_loss(case, dtype):
@@ -102,8 +77,7 @@ def ask(precision):
     """All answers, in numbers."""
     dtype = NUMPY[precision]
     return functions.in_numbers(
-        {each.name: of_call(each, dtype) for each in functions.CALLS}
-        | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
+        {each.name: of_loss(each, dtype) for each in functions.JUDGED}
         | {each.name: of_model(each, dtype) for each in functions.MODELS}
     )
 

@@ -9,77 +9,11 @@ from torch import nn
 from torch.nn import functional
 
 from tests.oracles import functions
-from tests.oracles.torch_modules import FAMILIES, attend, rotated
-
-
-def dropped(x, probability):
-    mask = torch.from_numpy(functions.dropout_numbers(x.shape)) >= probability
-    return x * mask / (1 - probability)
-
-
-def gathered(x, indices):
-    """Rows; of zeros where the index is −1."""
-    return torch.cat([x, torch.zeros_like(x[:1])])[indices]
-
-
-def scattered(x, indices, count):
-    flat = indices.flatten()
-    room = torch.zeros(count + 1, x.shape[1], dtype=x.dtype)
-    return room.index_add(0, flat.where(flat >= 0, count), x.repeat_interleave(indices.shape[1], dim=0))[:count]
-
-
-def beside(x, other, heads, other_heads):
-    x, other = x.unflatten(-1, (heads, -1)), other.unflatten(-1, (other_heads, -1))
-    return torch.cat([x, other.repeat_interleave(heads // other_heads, dim=2)], dim=-1).flatten(2)
-
-
-def queued(choices, queues, capacity):
-    """By GShard's cumulated one-hot masks."""
-    flat = choices.T.flatten()
-    mask = functional.one_hot(flat, queues)
-    place = (mask.cumsum(0) * mask).sum(1) - 1
-    return torch.where(place < capacity, flat * capacity + place, -1).reshape(choices.T.shape).T
-
-
-OPERATIONS = {
-    "add": torch.add, "multiply": torch.mul, "relu": torch.relu, "tanh": torch.tanh, "silu": functional.silu,
-    "sigmoid": torch.sigmoid, "scale": lambda x, factor: factor * x,
-    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
-    "softmax": lambda x: torch.softmax(x, dim=-1),
-    "dropout": dropped,
-    "reshape": lambda x, shape: x.reshape(shape), "transpose": lambda x, axes: x.permute(axes),
-    "causal_attention": attend,
-    "causal_self_attention": lambda qkv, heads: attend(*qkv.chunk(3, dim=-1), heads, heads),
-    "rotary": rotated, "beside": beside,
-    "embedding": functional.embedding,
-    "positions": lambda x, weight: x + functional.embedding(torch.arange(x.shape[1]), weight),
-    "linear": functional.linear,
-    "affine": lambda x, weight, bias: x @ weight + bias,
-    "add_bias": lambda x, bias: x + bias,
-    "layer_norm": lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias),
-    "rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, eps=1e-5),
-    "matmul": torch.matmul,
-    "top_indices": lambda x, count: torch.topk(x, count).indices,
-    "take_along": lambda x, indices: torch.gather(x, -1, indices),
-    "one_hot": lambda indices, count: functional.one_hot(indices, num_classes=count),
-    "gather_rows": gathered, "scatter_rows": scattered, "queue_slots": queued,
-}
+from tests.oracles.torch_modules import FAMILIES
 
 
 def numbers(tensor):
     return tensor.detach().double().numpy()
-
-
-def of_call(call, dtype):
-    """The output, and the gradient of each input that has one."""
-    inputs = {name: torch.from_numpy(array) for name, array in call.inputs().items()}
-    inputs = {n: x.to(dtype).requires_grad_() if x.is_floating_point() else x for n, x in inputs.items()}
-    y = OPERATIONS[call.operation](*inputs.values(), **call.settings)
-    if y.requires_grad:
-        y.backward(torch.from_numpy(call.weighing(tuple(y.shape))).to(dtype))
-    floating = {name: x for name, x in inputs.items() if x.is_floating_point()}
-    return {"y": numbers(y)} | {
-        name: numbers(torch.zeros_like(x) if x.grad is None else x.grad) for name, x in floating.items()}
 
 
 def of_loss(case, dtype):
@@ -130,8 +64,7 @@ def of_model(case, dtype):
 def ask(dtype):
     """All answers, in numbers."""
     return functions.in_numbers(
-        {each.name: of_call(each, dtype) for each in functions.CALLS}
-        | {each.name: of_loss(each, dtype) for each in functions.JUDGED}
+        {each.name: of_loss(each, dtype) for each in functions.JUDGED}
         | {each.name: of_model(each, dtype) for each in functions.MODELS}
     )
 
