@@ -2,13 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.kills import kill_and_resume
-from tests.mpi.launch import mpirun
+from tests.mpi.launch import ROOT, mpirun
 from zerosim.commands.cli import main
 
 SMALL = """\
@@ -197,12 +198,21 @@ def test_processes_go_on_where_threads_were_and_refuse_alike(small):
     assert done.stderr.count("step-00000004.safetensors is no checkpoint of zerosim, or its header is") >= 1
 
 
-def test_whenever_a_run_is_killed_it_goes_on_to_the_same_bits(tmp_path):
-    found = kill_and_resume(tmp_path, count=2, steps=100, seed=int.from_bytes(os.urandom(4)))
-    assert found.same_bits, found
+DIES = """
+import itertools, os
+from zerosim.commands.cli import main
+from zerosim.training import state_file
+honest, calls = {function}, itertools.count(1)
+{function} = lambda *given: os._exit(9) if next(calls) == {nth} else honest(*given)
+main(["run", "{folder}/small.toml", "--progress", "none", "--checkpoint", "{folder}/kept", "--set", "checkpoint.keep=1"])
+"""
 
 
-@pytest.mark.mpi
-def test_a_rank_that_is_killed_ends_all_and_they_go_on_to_the_same_bits(tmp_path):
-    found = kill_and_resume(tmp_path, count=1, steps=40, seed=3, mpi=2)
-    assert found.same_bits, found
+@pytest.mark.parametrize(("function", "nth"), [("state_file.little_endian", 18), ("os.rename", 3)])
+def test_a_run_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(small, function, nth):
+    """In step 3, amid the arrays and before the file has its name."""
+    code = DIES.format(function=function, nth=nth, folder=small)
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 9
+    rest = outcome("--resume", "kept")
+    assert rest["resumed"]["step"] == 2
+    assert bits(rest) == bits(outcome())
