@@ -8,10 +8,17 @@ from tests.laws.test_runs import DRAWS, settings_left, toml
 from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
-        if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 3]
-WHOLE_MODEL = {"world.ranks": 2, "world.ranks_per_host": 0, "parallel.order": "ring"} | {
-    f"parallel.{direction}_ranks": 1 for direction in ("tensor", "context", "expert", "pipeline")}
-SAMPLE = LONG[::4]
+        if (settings := settings_left(draw["settings"])).get("train.steps", 0) >= 2]
+SPLITS = [f"parallel.{direction}_ranks" for direction in ("tensor", "context", "expert", "pipeline")]
+SPLIT = [settings for settings in LONG if any(settings.get(key, 1) > 1 for key in SPLITS)]
+WHOLE_MODEL = {"world.ranks": 2, "world.ranks_per_host": 0, "parallel.order": "ring", **dict.fromkeys(SPLITS, 1)}
+SAMPLE = [*SPLIT[:14:2], *LONG[::4]]
+LAYOUTS = (
+    {"world.ranks": 2, "parallel.stages": ["zero3"]}, WHOLE_MODEL | {"parallel.stages": ["zero2"]},
+    {"world.ranks": 4, "parallel.tensor_ranks": 2, "parallel.stages": ["zero3"]},
+    WHOLE_MODEL | {"world.ranks": 4, "parallel.context_ranks": 2, "parallel.tensor_ranks": 2},
+    WHOLE_MODEL | {"world.ranks": 4, "parallel.pipeline_ranks": 2, "parallel.stages": ["zero2"]},
+)
 
 
 def stopped(settings, folder):
@@ -26,8 +33,9 @@ def can_run(settings):
         return None
 
 
-@pytest.mark.parametrize("settings", one_in(3, SAMPLE), ids=lambda settings: str(SAMPLE.index(settings)))
-def test_a_run_stops_and_resumes_and_in_another_layout_too(settings, tmp_path):
+@pytest.mark.parametrize("number", [*range(7), *one_in(5, range(7, len(SAMPLE)))])
+def test_a_run_stops_and_resumes_and_in_another_layout_too(number, tmp_path):
+    settings = SAMPLE[number]
     fewer = settings | {"parallel.stages": ["ddp", "zero3"]}
     settings = fewer if can_run(fewer) else settings
     whole, _ = run(prepared(settings)), run(prepared(stopped(settings, tmp_path / "kept")))
@@ -36,7 +44,6 @@ def test_a_run_stops_and_resumes_and_in_another_layout_too(settings, tmp_path):
     for name, row in rest.rows.items():
         assert [row[what] for what in BITS] == [whole.rows[name][what] for what in BITS], (name, toml(settings))
     file = min((tmp_path / "kept").rglob("*.safetensors"))
-    for other in ({"world.ranks": 2, "parallel.stages": ["zero3"]}, WHOLE_MODEL | {"parallel.stages": ["zero2"]},
-                  {"world.ranks": 4, "parallel.tensor_ranks": 2, "parallel.stages": ["zero3"]}):
+    for other in LAYOUTS:
         if experiment := can_run(settings | other):
             assert run(experiment, file).failures == [], toml(settings | other)

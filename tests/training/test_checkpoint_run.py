@@ -204,7 +204,7 @@ from zerosim.commands.cli import main
 from zerosim.training import state_file
 honest, calls = {function}, itertools.count(1)
 {function} = lambda *given: os._exit(9) if next(calls) == {nth} else honest(*given)
-main(["run", "{folder}/small.toml", "--progress", "none", "--checkpoint", "{folder}/kept", "--set", "checkpoint.keep=1"])
+main(["run", "{folder}/small.toml", "--set", "checkpoint={{folder='{folder}/kept', keep=1}}", "--progress", "none"])
 """
 
 
