@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from zerosim.commands import scenarios as listing
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural
-from zerosim.scenario import shipped
+from zerosim.scenario import load, shipped
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +27,9 @@ def test_scenarios_are_listed_with_their_titles(capsys):
     assert main(["scenarios"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     for name, path in shipped.scenarios().items():
-        found = listing.listed(name, path)
-        assert found["title"]
-        assert f"{name}, {plural(found['ranks'], 'rank')} {found['title']}" in words
+        scenario = load(path)
+        assert scenario.title
+        assert f"{name}, {plural(scenario.world.ranks, 'rank')} {scenario.title}" in words
 
 
 def test_a_scenario_runs_by_name_anywhere(tmp_path, monkeypatch, capsys):

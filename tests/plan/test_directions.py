@@ -53,7 +53,8 @@ def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks
 def test_published_volumes_are_planned_as_they_are_measured(name):
     for row in zs.plan(name).subject.rows:
         check = row.config.check
-        assert sum(row.found.clock.sent_by[each] for each in check.collectives) == sum(check.collective_bytes), row.name
+        sent_by = row.rehearsal.clock.sent_by
+        assert sum(sent_by[name] for name in check.collectives) == sum(check.collective_bytes), row.name
 
 
 def test_a_pipeline_sends_each_cut_forward_and_back():
@@ -61,7 +62,7 @@ def test_a_pipeline_sends_each_cut_forward_and_back():
     sent = 8 * 4 * 32 * 16 * 4                                     # b·s·h numbers of 4 bytes, 8 times
     for row in rows:
         found = [[each.clock.sent_by[f"send_{what}"] for what in ("activation", "gradient")]
-                 for each in row.found.stages]
+                 for each in row.rehearsal.stages]
         assert found == [[sent, 0], [sent, sent], [sent, sent], [0, sent]]
 
 

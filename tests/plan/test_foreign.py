@@ -12,6 +12,7 @@ from zerosim.commands.cli import main
 from zerosim.plan import foreign
 from zerosim.plan.planning import planned, unplanned
 from zerosim.plan.reading import read_plan, scenario_of, task_of
+from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
 
 LLAMA = "llama3_8b"
@@ -203,7 +204,7 @@ def test_the_keys_of_fsdp_are_read(config, keys, written):
 @pytest.mark.parametrize(("words", "group"), [([], 16), (["--set", "parallel.tensor_ranks=2"], 8)])
 def test_deepspeed_accumulates_on_each_data_rank(words, group, written, monkeypatch):
     plans = []
-    monkeypatch.setattr("zerosim.commands.plan.show_plan", lambda console, plan: plans.append(plan))
+    monkeypatch.setattr(shown, "show_plan", lambda console, plan: plans.append(plan))
     assert main(["plan", LLAMA, "--ds-config", written({"gradient_accumulation_steps": 3}), "--ranks", "16", *words,
                  "--set", "check.mfu=[]", "--set", "model.layers=1"]) == 0
     (row,) = plans[0].rows

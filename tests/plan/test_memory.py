@@ -1,6 +1,7 @@
 """The memory of model states by formula, against the figures in print and against real buffers, near and far."""
 
 import json
+import sys
 from fractions import Fraction
 
 import pytest
@@ -154,7 +155,7 @@ def test_everything_drawn_fits_60_and_80_columns_unbroken(capsys, monkeypatch, f
 ])
 def test_wrong_flags_exit_with_2_and_say_what_to_give(capsys, flags, message):
     with pytest.raises(SystemExit) as caught:
-        main(["memory", *flags.split()])
+        sys.exit(main(["memory", *flags.split()]))
     assert caught.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 

@@ -85,7 +85,7 @@ def test_model_states_are_those_of_another_estimator(name):
     """Of a Llama it counts neither the gate nor the head, so that is left out."""
     peer = json.loads((Path(simgrid.__file__).parent / "peers.json").read_text())[name]
     (row,) = (row for row in shipped(name).rows if row.config.stage_key == "zero3")
-    resting = row.found.resting
+    resting = row.rehearsal.resting
     assert row.config.model.count == pytest.approx(peer["num_params_total"], rel=0.002)
     assert resting["parameters"] == pytest.approx(peer["weight_memory_per_gpu"], rel=0.002)
     assert resting["optimizer"] == pytest.approx(peer["optimizer_state_memory_per_gpu"], rel=0.002)

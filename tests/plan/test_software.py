@@ -40,13 +40,13 @@ def test_a_whole_loss_has_up_to_eight_bytes_more_of_each_score_and_a_chunked_one
 
 
 def test_attention_keeps_five_bytes_of_each_score_as_korthikanti_counts_them():
-    shorter, longer = (row(("model.sequence", tokens), software="megatron").found.peak["activations"]
+    shorter, longer = (row(("model.sequence", tokens), software="megatron").rehearsal.peak["activations"]
                        for tokens in (2048, 4096))
     assert longer - 2 * shorter == 2 * 5 * 32 * (4096**2 - 2 * 2048**2)          # of 2 layers, 32 heads
 
 
 def test_recomputation_of_a_block_stops_before_its_last_product():
-    plain, again, deeper = (row(*keys).found.clock.computing_ns["forward"] for keys in (
+    plain, again, deeper = (row(*keys).rehearsal.clock.computing_ns["forward"] for keys in (
         [], [("parallel.recompute", True)], [("model.layers", 4)]))
     assert 0 < again - plain < deeper - plain
 
@@ -69,8 +69,8 @@ def test_a_plan_says_its_software_and_what_it_leaves_of_the_device():
 
 def test_an_optimizer_on_the_host_leaves_its_memory_and_takes_longer():
     device, host = row(), row(("parallel.offload_optimizer", "host"))
-    states = device.found.resting["optimizer"]
-    assert host.found.resting["optimizer"] == host.found.resting["gradients"] == 0
+    states = device.rehearsal.resting["optimizer"]
+    assert host.rehearsal.resting["optimizer"] == host.rehearsal.resting["gradients"] == 0
     assert host.host_bytes >= states + states // 6
     assert device.peak_bytes - host.peak_bytes >= states
     moved = 2 * (states + states // 6) + states // 6     # states have 12 bytes of a parameter, weights and gradient 2
@@ -113,8 +113,8 @@ def test_a_step_of_the_optimizer_has_room_beside_its_operands():
         zs.plan("scenarios/plans/llama3_8b.toml", set={**tiny, "cluster.software": name}).subject.rows[0]
         for name in ("eager", "fused"))
     parameters = with_room.config.model.count / 8
-    assert with_room.found.resting == without.found.resting
-    assert with_room.found.peak["buffers"] >= (4 + 4) * parameters * 0.99
+    assert with_room.rehearsal.resting == without.rehearsal.resting
+    assert with_room.rehearsal.peak["buffers"] >= (4 + 4) * parameters * 0.99
 
 
 @pytest.mark.parametrize("device", machines()["device"])
@@ -140,14 +140,15 @@ def test_software_waits_for_reductions_at_its_update_and_gathers_weights_beside_
         return row(*STAGE_I.items(), software="fused")
 
     ahead, waiting = found(True), found(False)
-    gathered, forward = (ahead.found.clock.communicating_ns["all_gather"], ahead.found.clock.computing_ns["forward"])
+    clock = ahead.rehearsal.clock
+    gathered, forward = clock.communicating_ns["all_gather"], clock.computing_ns["forward"]
     assert waiting.exposed_seconds - ahead.exposed_seconds >= min(gathered, forward) / 1e9 > 0
     assert ahead.step_seconds >= ahead.compute_seconds + ahead.update_seconds + max(gathered - forward, 0) / 1e9
 
 
 def test_collectives_that_last_longer_than_the_passes_beside_them_are_waited_for():
     slow = {"devices_per_host": 1, "between": {"latency_us": 1, "gigabytes_per_second": 0.1}}
-    clock = row(*STAGE_I.items(), software="fused", **slow).found.clock
+    clock = row(*STAGE_I.items(), software="fused", **slow).rehearsal.clock
     sent, computed = clock.communicating_ns, clock.computing_ns
     assert clock.exposed_ns >= sum(sent.values()) - computed["forward"] - computed["backward"]
     planned = row(*STAGE_I.items(), software="fused", **slow)
@@ -160,8 +161,8 @@ def test_software_that_keeps_what_a_pipeline_has_sent_and_buffers_of_its_own_has
     layout = {"parallel.stages": ["zero1"], "parallel.pipeline_ranks": 4, "train.micro_batches": 16}
     before, after = (row(*layout.items(), software=name) for name in ("megatron", "deepspeed"))
     sent = 2 * 2048 * 4096                               # bytes of an activation, of which the first rank keeps four
-    held, kept = (found.found.stages[0].peak["activations"] for found in (before, after))
+    held, kept = (found.rehearsal.stages[0].peak["activations"] for found in (before, after))
     assert 4 * sent <= kept - held <= 5 * sent
-    assert after.reserved_bytes == round(1.1 * after.peak_bytes + after.found.resting["optimizer"] / 2 + 1e9)
+    assert after.reserved_bytes == round(1.1 * after.peak_bytes + after.rehearsal.resting["optimizer"] / 2 + 1e9)
 
 

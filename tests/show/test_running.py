@@ -106,10 +106,10 @@ def test_pictures_are_named(outcome, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "row", "said"), [
-    ("kpet", "", "no picture 'kpet'; there are kept, sent and losses, and of a row, such as row='DDP', step, memory"),
+    ("kpet", "", "no picture 'kpet'; there are kept, sent, losses, memory-1, step-1, "),
     ("step", "", "no picture 'step'; there are kept"),
     ("step", "Stage 3", "no row 'Stage 3'; there are DDP, Stage I, "),
-    ("kept", "DDP", "no picture 'kept' of a row"),
+    ("kept", "DDP", "no picture 'kept-1'; there are kept"),
 ])
 def test_a_picture_that_there_is_not(outcome, name, row, said):
     with pytest.raises(UsageError, match=said):

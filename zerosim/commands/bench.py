@@ -10,11 +10,11 @@ from zerosim.commands.benches import collectives, steps
 from zerosim.commands.benches.samples import sample
 from zerosim.commands.output import check_writable, standard_output, write_json
 from zerosim.core.errors import UsageError
-from zerosim.show.document import sharing
 from zerosim.show.grid import show_words
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.mpi_start import zerosim_on
+from zerosim.worlds.world import sharing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,16 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.what != "collectives" and (arguments.function or arguments.collective or arguments.toml):
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --as nor --toml; they are for "
                          "bench collectives")
+    measured: dict[str, Any] | None
     if arguments.what == "check":
-        measured: dict[str, Any] | None = checked(arguments)
+        from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
+
+        row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds))
+        ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
+        standard_output(arguments).print(
+            f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
+            f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
+        measured = {"check": row}
     elif launched() is None:
         command = zerosim_on(steps.RANKS, f"bench {arguments.what}")
         sys.stdout.flush()
@@ -59,15 +67,3 @@ def main(arguments: argparse.Namespace) -> int:
     if measured is not None and arguments.json:
         write_json(arguments.json, {"schema": "zerosim.bench/1", **measured})
     return 0
-
-
-def checked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time steps with the check of PyTorch and without it."""
-    from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
-
-    row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds))
-    ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
-    standard_output(arguments).print(
-        f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
-        f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
-    return {"check": row}

@@ -7,7 +7,7 @@ from typing import Any
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.table import EXAMPLES, OPERATIONS, OperationExample
-from zerosim.commands.output import check_writable, standard_output, write
+from zerosim.commands.output import standard_output, write
 from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.parts.loading import load_file
@@ -31,19 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Check all parts: 0 if every part holds, 1 if one does not."""
-    if arguments.file:
-        operations, others = parts_of(arguments)
-    else:
-        check_writable(arguments)
-        operations, others = {name: (each, EXAMPLES[name]) for name, each in OPERATIONS.items()}, {}
+    operations, others = parts_of(arguments.file) if arguments.file else (
+        {name: (operation, EXAMPLES[name]) for name, operation in OPERATIONS.items()}, {})
     if not operations and not others:
         raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or "
                          f"@model; data sources are checked when their scenario runs")
-    console, found = standard_output(arguments), {name: tried(*each) for name, each in operations.items()}
-    if known := [each for each, _ in found.values() if each is not None]:
+    console, tries = standard_output(arguments), {name: tried(*operation) for name, operation in operations.items()}
+    if known := [figures for figures, _ in tries.values() if figures is not None]:
         show_operations(console, known)
     parts = [CheckedPart(name, [CheckedClaim(DIFFERENCES, "does not hold" if fault else "holds", fault)])
-             for name, (_, fault) in found.items()]
+             for name, (_, fault) in tries.items()]
     parts += [checked(name, part) for name, part in others.items()]
     for part in parts:
         if arguments.file or not part.holds:
@@ -57,14 +54,13 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if len(holding) == len(parts) else 1
 
 
-def parts_of(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def parts_of(asked: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operations of a file with their examples, and its other parts; of FILE.py:NAME the named one."""
-    file, _, only = arguments.file.rpartition(":") if is_python(arguments.file) else (arguments.file, "", "")
-    check_writable(arguments)
+    file, _, only = asked.rpartition(":") if is_python(asked) else (asked, "", "")
     names = vars(load_file(file))
     if only:
-        names = {each: names[each] for each in ("__name__", "EXAMPLES") if each in names} | {
-            only: Loader().load(arguments.file).value}
+        names = {name: names[name] for name in ("__name__", "EXAMPLES") if name in names} | {
+            only: Loader().load(asked).value}
     examples = names.get("EXAMPLES", {})
     operations = {name: (part, examples.get(name)) for name, part in names.items()
                   if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]}
@@ -76,8 +72,8 @@ def tried(part: Operation, example: OperationExample | None) -> tuple[OperationF
     """An operation's figures on its example, if it runs on shapes, and its fault or None."""
     if example is None:
         return None, f"give example shapes of its inputs: EXAMPLES = {{\"{part.name}\": ((2, 3), …)}}"
-    arrays = [each for each in example if not isinstance(each, dict)]
-    settings = next((each for each in example if isinstance(each, dict)), {})
+    arrays = [value for value in example if not isinstance(value, dict)]
+    settings = next((value for value in example if isinstance(value, dict)), {})
     try:
         fault = (transpose_fault if direction_in(settings) else operation_fault)(part, arrays, settings)
     except Exception as error:

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from zerosim.commands.output import check_writable, complain, standard_output, write_json
+from zerosim.commands.output import complain, standard_output, write_json
 from zerosim.core.errors import CheckpointError
 from zerosim.core.files import contents
 from zerosim.core.words import common_unit, in_unit
@@ -20,30 +20,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show each checkpoint, and its arrays if there is one; 0, or 1 if a file differs from its digest."""
-    check_writable(arguments)
-    found, damaged = list[Saved](), False
+    checkpoints, damaged = list[Saved](), False
     for path in checkpoints_in(Path(arguments.folder)):
         try:
-            found.append(read(path))
+            checkpoints.append(read(path))
         except CheckpointError as error:
             damaged = True
             complain(error)
-    if found:
+    if checkpoints:
         console = standard_output(arguments)
-        sizes = [each.path.stat().st_size for each in found]
+        sizes = [checkpoint.path.stat().st_size for checkpoint in checkpoints]
         unit = common_unit(max(sizes))
-        show_grid(console, [str(each.path) for each in found], [
-            *(Column(key, [str(each.about[key]) for each in found])
+        show_grid(console, [str(checkpoint.path) for checkpoint in checkpoints], [
+            *(Column(key, [str(checkpoint.about[key]) for checkpoint in checkpoints])
               for key in ("row", "step", "updates", "stage", "ranks")),
             Column(unit.name, [in_unit(size, unit) for size in sizes])])
-        if len(found) == 1:
-            arrays = found[0].arrays
+        if len(checkpoints) == 1:
+            arrays = checkpoints[0].arrays
             show_grid(console, list(arrays), [
-                Column("shape", [" × ".join(map(str, each.shape)) for each in arrays.values()]),
-                Column("dtype", [each.dtype.name for each in arrays.values()])])
+                Column("shape", [" × ".join(map(str, array.shape)) for array in arrays.values()]),
+                Column("dtype", [array.dtype.name for array in arrays.values()])])
     if arguments.json:
         write_json(arguments.json, {"schema": "zerosim.checkpoints/1", "checkpoints": [
-            {"path": str(each.path), **each.about} for each in found]})
+            {"path": str(checkpoint.path), **checkpoint.about} for checkpoint in checkpoints]})
     return int(damaged)
 
 
@@ -52,7 +51,7 @@ def checkpoints_in(place: Path) -> list[Path]:
     if os.path.isfile(place):
         return [place]
     rows = [place, *filter(os.path.isdir, contents(place))] if os.path.isdir(place) else []
-    found = [path_of(row, step) for row in rows for step in steps_in(row)]
-    if not found:
+    checkpoints = [path_of(row, step) for row in rows for step in steps_in(row)]
+    if not checkpoints:
         raise CheckpointError(f"{place} has no checkpoint in it; name the folder of a run or a row, or a checkpoint")
-    return found
+    return checkpoints

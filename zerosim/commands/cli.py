@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from zerosim.commands.output import abandon_full_streams, complain, open_streams
+from zerosim.commands.output import abandon_full_streams, check_writable, complain, open_streams
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError, did_you_mean
 from zerosim.worlds.launcher import has_company, launched_rank
@@ -65,8 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             agree(connect(), given)
         with contextlib.nullcontext() if launched_rank() == 0 else silence():
             parsed = parse(given)
-        if launched_rank() > 0 and parsed.command not in PARALLEL:
-            return 0
+        if parsed.command not in PARALLEL:
+            if launched_rank() > 0:
+                return 0
+            check_writable(parsed)
         code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
         sys.stdout.flush()
         return code
@@ -97,8 +99,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         prog="zerosim",
         description="Train by DDP and ZeRO Stages I, II and III under MPI, every bit checked against one process.",
     )
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        top.add_argument("--version", action="version", version=f"zerosim {importlib.metadata.version('zerosim')}")
+    top.add_argument("--version", action="version", version=f"zerosim {importlib.metadata.version('zerosim')}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, (module, purpose) in COMMANDS.items():
         command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")

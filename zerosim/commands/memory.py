@@ -1,45 +1,29 @@
-"""The command `zerosim memory`: the memory of model states by formula, as a table of bytes with bars of shares of DDP,
-and as JSON."""
+"""`zerosim memory`: the memory of model states by formula, and of a transformer's activations."""
 
 import argparse
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from rich.console import Console
-
 from zerosim.commands.arguments import whole_number, whole_numbers
-from zerosim.commands.output import check_writable, standard_output, write_json
-from zerosim.core.allocation import Tier
-from zerosim.core.errors import ScenarioError
-from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit
+from zerosim.commands.output import RUN_WIDTH, standard_output, write_json
+from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.models.transformer import problem, shape_of
 from zerosim.models.units import Task
 from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
-from zerosim.stages import STAGES
+from zerosim.show.memory import show_activations, show_estimates, show_table
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.verdict.blocks import transformer
-from zerosim.verdict.memory import PRECISIONS, TABLES, Estimate, EstimatedRow, estimate
+from zerosim.verdict.memory import PRECISIONS, TABLES, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS, MOST_RANKS = 10**15, 10**9
 FIGURE_1 = 7_500_000_000, [64]
 """The numbers of parameters and ranks in Figure 1 of the ZeRO paper."""
-PAGE_COLUMNS, BAR_COLUMNS = 80, 56
-TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
-ACTIVATIONS = {"block_bytes": "a block keeps", "korthikanti_bytes": "Korthikanti et al.",
-               "peak_bytes": "peak of a pass", "recomputed_peak_bytes": "peak, recomputed"}
-ABOUT_ACTIVATIONS = (
-    "A block of GPT-2's shape keeps s b h (32 + 2 a s / h) bytes; Korthikanti et al. (2022) count s b h (34 + 5 a s / "
-    "h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
-    "Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept whole, and the peak "
-    "has what an operation holds within itself; zerosim plan with kernels = \"fused\" has neither.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,56 +54,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag, choices=choices, default=usual, help="; ".join(filter(None, [words, "default %(default)s"])))
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
-    parser.set_defaults(memory_parser=parser)
 
 
-def main(args: argparse.Namespace) -> int:
-    """Show the requested table, and write its JSON; 0. Wrong `args` exit with code 2."""
-    if (args.ranks is None) != (args.table is not None):
-        args.memory_parser.error("give --ranks, the number of data-parallel ranks, with --parameters and --model; "
-                                 "--table has its own")
-    check_writable(args)
-    console = standard_output(args)
-    if args.table in TABLES:
-        table = TABLES[args.table]()
-        corner, *headings = table.columns
-        names, *columns = zip(*table.rows, strict=True)
-        show(console, table.title, "", [table.note], names, [*map(Column, headings, columns)], corner)
-        figures: dict[str, Any] = {"table": args.table, **asdict(table)}
+def main(arguments: argparse.Namespace) -> int:
+    """Show the requested table, and write its JSON; 0."""
+    if (arguments.ranks is None) != (arguments.table is not None):
+        raise UsageError("give --ranks, the number of data-parallel ranks, with --parameters and --model; --table has "
+                         "its own")
+    console = standard_output(arguments, RUN_WIDTH)
+    if arguments.table in TABLES:
+        table = TABLES[arguments.table]()
+        show_table(console, table)
+        figures: dict[str, Any] = {"table": arguments.table, **asdict(table)}
     else:
-        parameters, counts = FIGURE_1 if args.table else (args.parameters, args.ranks)
-        if args.model is not None:
-            parameters, activations = transformer(args.model, args.micro_batch)
+        parameters, counts = FIGURE_1 if arguments.table else (arguments.parameters, arguments.ranks)
+        if arguments.model is not None:
+            parameters, activations = transformer(arguments.model, arguments.micro_batch)
         estimates = [
-            estimate(parameters, ranks, args.precision, args.optimizer, offload_optimizer=args.offload_optimizer,
-                     offload_parameters=args.offload_parameters) for ranks in counts]
+            estimate(parameters, ranks, arguments.precision, arguments.optimizer,
+                     offload_optimizer=arguments.offload_optimizer, offload_parameters=arguments.offload_parameters)
+            for ranks in counts]
         show_estimates(console, estimates)
-        documents = [memory_document(each) for each in estimates]
+        documents = [estimated.document() for estimated in estimates]
         figures = documents[0] if len(documents) == 1 else {"each": documents}
-        if args.model is not None:
+        if arguments.model is not None:
             figures["activations"] = asdict(activations)
-            unit = unit_of(activations.peak_bytes)
-            show(console, "Activations of a micro-batch on a rank, in 16 bits", "", [ABOUT_ACTIVATIONS],
-                 [*ACTIVATIONS.values()],
-                 [Column(unit.name, in_hundredths([getattr(activations, name) for name in ACTIVATIONS], unit.size))])
-    if args.json is not None:
-        write_json(args.json, {"schema": "zerosim.memory/1", **figures})
+            show_activations(console, activations)
+    if arguments.json is not None:
+        write_json(arguments.json, {"schema": "zerosim.memory/1", **figures})
     return 0
-
-
-def memory_document(found: Estimate) -> dict[str, Any]:
-    """An estimate as JSON: whole numbers as integers, others as floats."""
-
-    def number(exact: Fraction) -> int | float:
-        return exact.numerator if exact.denominator == 1 else float(exact)
-
-    def stage(row: EstimatedRow) -> dict[str, Any]:
-        tiers = {"tiers_bytes": {tier: number(row.kept(tier)) for tier in TIER_WORDS}} if found.offloaded else {}
-        states = {f"{kind}_bytes": number(getattr(row.states, kind)) for kind in (*KEPT, "total")}
-        return {"stage": row.stage, **states, **tiers, "formula": row.formula}
-
-    return {"parameters": found.parameters, "ranks": found.ranks, "basis": found.basis,
-            "stages": [stage(row) for row in found.rows], "notes": found.notes}
 
 
 def transformer_shape(text: str) -> ModelKeys:
@@ -156,63 +119,3 @@ def parameter_count(text: str) -> int:
             f"found {text!r}; give a whole number from 1 to {MOST_PARAMETERS:.0e}, such as 7500000000, 7.5e9, 7.5B or "
             "350M")
     return int(count)
-
-
-def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
-    """Show each stage in bytes, then as a bar in shares of DDP; the sums alone for several numbers of ranks."""
-    found, *others = estimates
-    rows, unit = found.rows, unit_of(max(row.states.total for row in found.rows))
-    titles, notes = [STAGES[row.stage].title for row in rows], [unit.legend, *found.notes]
-    title = f"Model states of {found.parameters:,} parameters on"
-    if others:
-        show(console, f"{title} each rank", found.basis, notes, titles, [
-            Column(f"{each.ranks:,} ranks\n{unit.name}", in_hundredths(
-                [row.states.total for row in each.rows], unit.size)) for each in estimates])
-        return
-    figures = {words: [getattr(row.states, kind) for row in rows] for kind, words in KEPT.items()}
-    figures |= {words: [row.kept(tier) for row in rows] for tier, words in TIER_WORDS.items()
-                if found.offloaded and any(row.kept(tier) for row in rows)}
-    sums = [row.states.total for row in rows]
-    legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
-    room = max(len(legend), min(BAR_COLUMNS, console.width - 24))
-    show(console, f"{title} {'1 rank' if found.ranks == 1 else f'each of {found.ranks:,} ranks'}", found.basis, notes,
-         titles, [
-        *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
-        Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
-        Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
-        Column("sum\nin bytes", [row.formula for row in rows])], below=[
-        Column(legend, [bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows],
-               to_the_left=True),
-        Column("of DDP", [f"{float(100 * count / sums[0]):.1f}%" for count in sums])])
-
-
-def show(
-    console: Console, title: str, basis: str, notes: Sequence[str], names: Sequence[str], columns: Sequence[Column],
-    corner: str = "", below: Sequence[Column] = (),
-) -> None:
-    """Print a title, what its figures count, one table or two with these names, and notes, with space between them."""
-    for words, style in ((title, "bold"), (basis, "")):
-        if words:
-            console.print()
-            show_words(console, words, style=style, most=PAGE_COLUMNS)
-    for some in filter(None, (columns, below)):
-        console.print()
-        show_grid(console, names, some, corner)
-    console.print()
-    for note in notes:
-        show_words(console, note, most=PAGE_COLUMNS)
-    console.print()
-
-
-def unit_of(most: Fraction | int) -> ByteUnit:
-    """The unit of figures up to `most`."""
-    return next(unit for unit in UNITS if most >= unit.least)
-
-
-def in_hundredths(counts: Sequence[Fraction | int], size: int) -> list[str]:
-    """Counts in a unit, rounded; a positive one is never shown as zero.
-
-    >>> in_hundredths([Fraction("31.40625"), Fraction(1, 1000)], 1)
-    ['31.41', '<0.01']
-    """
-    return ["<0.01" if 0 < count * 200 < size else f"{float(Fraction(count) / size):.2f}" for count in counts]

@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
@@ -82,11 +82,12 @@ def saying(arguments: argparse.Namespace) -> Iterator[Callable[[str], None]]:
         yield lambda words: status.update(escape(words))
 
 
-def check_writable(arguments: argparse.Namespace, others: Mapping[str, str] | None = None) -> None:
-    """Refuse, before anything runs, output files that cannot be written: those of FLAGS, and others by their flag."""
+def check_writable(arguments: argparse.Namespace) -> None:
+    """Refuse, before anything runs, output files that cannot be written: those of FLAGS and of --picture."""
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
+    outputs |= {f"--picture {name}={path}": path for name, path in getattr(arguments, "picture", ())}
     flags: dict[str, str] = {}
-    for flag, path in (outputs | dict(others or {})).items():
+    for flag, path in outputs.items():
         if not path or (first := flags.setdefault(os.path.realpath(path), flag)) != flag:
             why = f"{first} writes {path!r} too; name another file" if path else "no file is named"
             raise UsageError(f"{flag}: {why}")
@@ -115,16 +116,16 @@ def write(path: str, text: str) -> None:
         write_text(path, text)
 
 
-def conclude(arguments: argparse.Namespace, found: Shown, width: int = WIDTH) -> int:
+def conclude(arguments: argparse.Namespace, result: Shown, width: int = WIDTH) -> int:
     """Print a result and write the requested files; 0 if all of its checks held, else 1."""
     if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
-        found.page().save(page)
+        result.page().save(page)
     if picture := getattr(arguments, "svg", None):
-        found.picture().save(picture)
-    found.show(standard_output(arguments, width))
+        result.picture().save(picture)
+    result.show(standard_output(arguments, width))
     if arguments.json:
-        write_json(arguments.json, found.document)
-    return 0 if found.passed else 1
+        write_json(arguments.json, result.document)
+    return 0 if result.passed else 1
 
 
 def complain(error: BaseException) -> int:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
-from zerosim.commands.output import check_writable, saying, standard_output, write_json
-from zerosim.commands.report import name_and_file, pictured
+from zerosim.commands.output import conclude, saying, standard_output
+from zerosim.commands.report import name_and_file, save_pictures
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import write_text
 from zerosim.core.words import joined
@@ -24,7 +24,7 @@ from zerosim.scenario.schema import python_run
 from zerosim.scenario.sections import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.pictures import converter, files
-from zerosim.show.plan import csv_of, drawn_rows, plan_page, show_plan
+from zerosim.show.plan import csv_of, drawn_rows, shown_plan
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 
@@ -76,7 +76,6 @@ def main(arguments: argparse.Namespace) -> int:
     if str(source).endswith(".json"):
         raise UsageError(f"{source} is JSON, not a scenario; if it is a Hugging Face configuration, use --model "
                          f"{source}")
-    check_writable(arguments, {f"--picture {name}={path}": path for name, path in arguments.picture})
     if arguments.report or arguments.picture:
         converter()
     machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
@@ -90,23 +89,16 @@ def main(arguments: argparse.Namespace) -> int:
                         python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
-    pictures = pictured(arguments.picture, files(
-        drawn_rows(plan), int(plan.rows[0].cluster.device.memory))) if arguments.picture else []
+    if arguments.picture:
+        save_pictures(arguments.picture, files(drawn_rows(plan), int(plan.rows[0].cluster.device.memory)))
     show_heading(console, plan.scenario.title, plan.scenario.caption, "\n".join(python_run(plan.scenario)))
     if unread := [name for file in others for name in file.unread]:
         show_words(console, f"Not planned: {joined(unread)}", style="yellow")
-    show_plan(console, plan)
-    if arguments.json:
-        write_json(arguments.json, plan.document())
     if arguments.csv:
         write_text(arguments.csv, csv_of(plan))
-    if arguments.report:
-        write_text(arguments.report, plan_page(plan, shlex.join(["zerosim", *sys.argv[1:]])))
-    for path, picture in pictures:
-        picture.save(path)
     if arguments.trace:
         write_text(arguments.trace, json.dumps(trace_events([(row.name, row.trace) for row in plan.rows])))
-    return 0 if plan.passed else 1
+    return conclude(arguments, shown_plan(plan, shlex.join(["zerosim", *sys.argv[1:]])))
 
 
 def foreign_keys(arguments: argparse.Namespace, source: Source, machine: dict[str, Any]) -> list[ForeignKeys]:

@@ -5,9 +5,8 @@ A collective on the tape runs on integers, forward and backward.
 
 import argparse
 
-from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.commands.arguments import add_hosts, rank_counts
-from zerosim.commands.output import check_writable, conclude, standard_output
+from zerosim.commands.arguments import MOST_RANKS, add_collective, whole_numbers
+from zerosim.commands.output import conclude, standard_output
 from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
@@ -21,18 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subject", help="an algorithm (zerosim show --list names all), a collective on the tape such as copy_to, or "
                         "my_file.py:my_all_reduce")
     parser.add_argument(
-        "--ranks", type=rank_counts, default=[4], metavar="N",
+        "--ranks", type=whole_numbers(1, MOST_RANKS), default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
-    add_hosts(parser)
-    parser.add_argument(
-        "--as", choices=COLLECTIVES, dest="collective", help="the collective that the function implements, if its "
-                                                             "name does not say")
+    add_collective(parser)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
-    check_writable(arguments)
     if max(arguments.ranks) > LONG:
         show_words(standard_output(arguments), f"A proof on more than {LONG} ranks may take minutes; interrupt it with "
                                                "Ctrl-C")

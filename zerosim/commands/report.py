@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerosim.commands.output import RUN_WIDTH, check_writable, console
+from zerosim.commands.output import RUN_WIDTH, console
 from zerosim.core.errors import UsageError
 from zerosim.core.files import reason, write_text
 from zerosim.show.document import RunDocument, read
@@ -30,12 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
-    check_writable(arguments, {f"--picture {name}={path}": path for name, path in arguments.picture})
     runs = [run_in(name) for name in (arguments.outcome, arguments.other) if name]
     if len(runs) > 1:
         runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]
     specs = files([row for run in runs for row in run.rows]) if arguments.pictures or arguments.picture else {}
-    pictures = pictured(arguments.picture, specs)
+    save_pictures(arguments.picture, specs)
     if not (arguments.html or arguments.pictures or arguments.picture):
         target = console(arguments, stderr=False, width=RUN_WIDTH)
         for run in runs:
@@ -48,10 +47,8 @@ def main(arguments: argparse.Namespace) -> int:
             os.makedirs(arguments.pictures, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--pictures {arguments.pictures}: {error.strerror}; name a folder") from None
-        pictures += pictured([(name, os.path.join(arguments.pictures, f"{name}.{form}"))
-                              for name in specs for form in ("svg", "png")], specs)
-    for path, picture in pictures:
-        picture.save(path)
+        save_pictures([(name, os.path.join(arguments.pictures, f"{name}.{form}"))
+                       for name in specs for form in ("svg", "png")], specs)
     return 0
 
 
@@ -76,9 +73,10 @@ def name_and_file(words: str) -> tuple[str, str]:
     return name, path
 
 
-def pictured(wanted: Sequence[tuple[str, str]], specs: dict[str, Spec]) -> list[tuple[str, Picture]]:
-    """The file of each requested picture, and the picture; `UsageError` for an unknown name."""
+def save_pictures(wanted: Sequence[tuple[str, str]], specs: dict[str, Spec]) -> None:
+    """Write the pictures of these names to these files; `UsageError` for an unknown name."""
     for name, _ in wanted:
         if name not in specs:
             raise UsageError(f"--picture: there is no picture {name!r}; there are {', '.join(specs)}")
-    return [(path, Picture(svg(specs[name]), name)) for name, path in wanted]
+    for name, path in wanted:
+        Picture(svg(specs[name]), name).save(path)

@@ -20,7 +20,6 @@ from zerosim.core.errors import LaunchError, UsageError, ZerosimError
 from zerosim.core.files import write_bytes, write_text
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.scenario.schema import parts_in
-from zerosim.show.document import sharing
 from zerosim.show.pictures import converter
 from zerosim.show.running import Prepared, collectives, training
 from zerosim.show.table import show_heading
@@ -30,7 +29,7 @@ from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
-from zerosim.worlds.world import World
+from zerosim.worlds.world import World, sharing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() is not None:
         return run_as_one_of_many(connect(), arguments)
     prepared = requested(arguments)
-    code = run_in(prepared.local_world(), prepared, arguments)
-    assert code is not None
-    return code
+    return run_in(prepared.local_world(), prepared, arguments) or 0
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
@@ -100,17 +97,17 @@ def run_in(world: World, prepared: Prepared, arguments: argparse.Namespace, rank
     if rank == 0:
         show_heading(standard_output(arguments, RUN_WIDTH), prepared.scenario.title, prepared.scenario.caption,
                      f"{world.words}\n{prepared.setting}")
-    found = prepared.run(world, progress(arguments), command_line(arguments, world.ranks))
-    if found is None:
+    outcome = prepared.run(world, progress(arguments), command_line(arguments, world.ranks))
+    if outcome is None:
         return None
     if arguments.weights:
-        weights = found.subject.trained[-1].measured.weights
+        weights = outcome.subject.trained[-1].measured.weights
         write_bytes(arguments.weights, save({
             name: view.copy() for unit, flat in weights.items() for name, view in unit.views(flat).items()}))
     if arguments.trace:
-        traces = [(row.name, row.measured.trace) for row in found.subject.trained if row.measured.trace]
+        traces = [(row.name, row.measured.trace) for row in outcome.subject.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
-    return conclude(arguments, found, RUN_WIDTH)
+    return conclude(arguments, outcome, RUN_WIDTH)
 
 
 def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:

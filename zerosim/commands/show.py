@@ -11,9 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.collectives.kinds import COLLECTIVES
-from zerosim.commands.arguments import add_hosts, whole_number
-from zerosim.commands.output import check_writable, conclude, standard_output, write_json
+from zerosim.commands.arguments import add_collective, whole_number
+from zerosim.commands.output import conclude, standard_output, write_json
 from zerosim.core.errors import UsageError
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.recorded import MOST_RANKS, shown
@@ -31,16 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
     parser.add_argument(
         "--root", type=int, metavar="R", help="the root rank of broadcast, reduce, scatter, gather; default 0")
-    add_hosts(parser)
+    add_collective(parser)
     parser.add_argument(
         "--shard-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
         help="for a stage: shard over groups of so many neighbouring ranks (HSDP)")
     parser.add_argument(
         "--secondary-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
         help="for zero3: keep a second shard of the weights over so many neighbouring ranks, for backward")
-    parser.add_argument(
-        "--as", choices=COLLECTIVES, dest="collective",
-        help="the collective that the function implements, if its name does not say")
     parser.add_argument(
         "--round", type=whole_number(0, 10**6), metavar="K",
         help="show only this round, 0 being the start; a page opens there")
@@ -51,15 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
-    check_writable(arguments)
     if arguments.list:
         others = ("root", "ranks_per_host", "shard_ranks", "secondary_ranks", "collective", "round", "html", "svg")
         if any(getattr(arguments, name) is not None for name in others):
             raise UsageError("the list of algorithms has --ranks and --json; remove all other flags")
-        found = algorithms(arguments.ranks or 8)
-        show_algorithms(standard_output(arguments), found)
+        table = algorithms(arguments.ranks or 8)
+        show_algorithms(standard_output(arguments), table)
         if arguments.json:
-            write_json(arguments.json, found)
+            write_json(arguments.json, table)
         return 0
     return conclude(arguments, shown(
         arguments.subject, arguments.ranks or 4, root=arguments.root, claims=arguments.collective,
@@ -89,9 +84,9 @@ def algorithms(size: int) -> dict[str, Any]:
     } for name, row in ALGORITHMS.items()]}
 
 
-def show_algorithms(console: Console, found: dict[str, Any]) -> None:
+def show_algorithms(console: Console, table: dict[str, Any]) -> None:
     """Print a line of figures and a title for each algorithm of the table."""
-    rows, size = found["algorithms"], found["ranks"]
+    rows, size = table["algorithms"], table["ranks"]
     names, sources = [row["name"] for row in rows], list(dict.fromkeys(row["source"] for row in rows))
     shares = {None: "–", 0: "0", 1: "n"}
     show_grid(console, names, [

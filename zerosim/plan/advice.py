@@ -49,9 +49,9 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
     def price(changes: Sequence[Change]) -> str:
         if not any(change.key == "offload_optimizer" for change in changes):
             return ""
-        found = row(changes)
-        host = f"{found.host_bytes / 1e9:,.1f} GB of host memory"
-        return f" ({host} for each device, {duration(found.step_seconds)} a step)"
+        nearest = row(changes)
+        host = f"{nearest.host_bytes / 1e9:,.1f} GB of host memory"
+        return f" ({host} for each device, {duration(nearest.step_seconds)} a step)"
 
     changes = list[Change]()
     for change in possible(scenario):
@@ -68,8 +68,8 @@ def advice(scenario: Scenario, planned: Callable[[Scenario], PlannedRow]) -> str
     for change in changes:
         together[change.key] = change
         if fits(together.values()):
-            found = needed(together, fits)
-            return f"it would fit with {joined([each.title for each in found])}{price(found)}"
+            enough = needed(together, fits)
+            return f"it would fit with {joined([change.title for change in enough])}{price(enough)}"
     return "no supported change makes it fit; use a smaller model or a device with more memory"
 
 
@@ -77,7 +77,7 @@ def needed(together: dict[str, Change], fits: Callable[[Iterable[Change]], bool]
     """The changes of `together` that are necessary to fit."""
     kept = list(together.values())
     for change in together.values():
-        rest = [each for each in kept if each is not change]
+        rest = [other for other in kept if other is not change]
         if rest and fits(rest):
             kept = rest
     return kept
@@ -93,10 +93,10 @@ def possible(scenario: Scenario) -> Iterator[Change]:
     most_sharded = "zero2" if parallel.pipeline_ranks > 1 else "zero3"
     if parallel.stages != (most_sharded,):
         yield Change("parallel", "stages", (most_sharded,))
-    yield from (Change("train", "micro_batch", each) for each in halves(train.micro_batch, 1))
+    yield from (Change("train", "micro_batch", samples) for samples in halves(train.micro_batch, 1))
     if parallel.offload_optimizer == "none":
         yield Change("parallel", "offload_optimizer", "host")
-    yield from (Change("model", "sequence", each) for each in halves(model.sequence, SHORTEST))
+    yield from (Change("model", "sequence", length) for length in halves(model.sequence, SHORTEST))
 
 
 def halves(number: int, least: int) -> Iterator[int]:

@@ -191,12 +191,12 @@ def software_of(keys: ClusterKeys) -> Software:
     """The software of [cluster]; without a name, that of the device's fitted runs."""
     entry = machines()["software"].get(keys.software, {})
     numbers = {name: entry[name] for name in Software.__dataclass_fields__ if name in entry}
-    found = Software(**numbers)
+    software = Software(**numbers)
     device = machines()["device"].get(keys.device, {}) if isinstance(keys.device, str) else {}
-    rate = found.products * device.get("products", {}).get(entry.get("kernels", keys.software), 1.0)
+    rate = software.products * device.get("products", {}).get(entry.get("kernels", keys.software), 1.0)
     return replace(
-        found, products=rate, attention=keys.attention or found.attention, loss=keys.loss or found.loss,
-        reserve=found.reserve if isinstance(keys.reserve, str) else keys.reserve)
+        software, products=rate, attention=keys.attention or software.attention, loss=keys.loss or software.loss,
+        reserve=software.reserve if isinstance(keys.reserve, str) else keys.reserve)
 
 
 def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
@@ -223,17 +223,17 @@ def device_of(device: str | DeviceKeys, origin: Origin) -> tuple[Device, dict[st
         return Device(
             "a device of its own", device.flops, device.memory, device.memory_bandwidth, half_width=device.half_width,
             launch_ns=device.launch_us * 1000), USUAL
-    found = look_up("device", device, origin, "device")
-    numbers = {name: found[name] for name in Device.__dataclass_fields__ if name in found}
-    return Device(**numbers), {each: found[each] for each in USUAL}
+    entry = look_up("device", device, origin, "device")
+    numbers = {name: entry[name] for name in Device.__dataclass_fields__ if name in entry}
+    return Device(**numbers), {name: entry[name] for name in USUAL}
 
 
 def link_of(link: str | LinkKeys, usual: str, origin: Origin, key: str) -> Link:
     if isinstance(link, LinkKeys):
         return Link("a link of its own", round(link.latency_us * 1000), link.gigabytes_per_second * 1e9)
-    found = look_up("link", link or usual, origin, key)
-    reached = found["gigabytes_per_second"] * found["share"] * 1e9
-    return Link(found["title"], round(found["latency_us"] * 1000), reached)
+    entry = look_up("link", link or usual, origin, key)
+    reached = entry["gigabytes_per_second"] * entry["share"] * 1e9
+    return Link(entry["title"], round(entry["latency_us"] * 1000), reached)
 
 
 def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
     if name in known:
         entry: dict[str, Any] = known[name]
         return entry
-    begins = [each for each in known if name and each.startswith(name.lower())]
+    begins = [other for other in known if name and other.startswith(name.lower())]
     near = begins or difflib.get_close_matches(name.lower(), known, n=1)
     meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant} Or write it as a table", ("cluster", key))
@@ -254,9 +254,9 @@ def machines() -> dict[str, Any]:
     >>> machines()["device"]["a100_80gb"]["memory_bandwidth"]
     2039000000000.0
     """
-    found = tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))
-    for entries in found.values():
+    tables = tomllib.loads(resources.files("zerosim.plan").joinpath("machines.toml").read_text("utf-8"))
+    for entries in tables.values():
         for name, entry in entries.items():
             relative = entries.get(entry.get("as"), {})
             entries[name] = {**relative, **entry, "source": {**relative.get("source", {}), **entry["source"]}}
-    return found
+    return tables

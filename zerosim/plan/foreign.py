@@ -42,14 +42,14 @@ class ForeignKeys:
 
         If it has `counterparts`, it stands for one of these; a value without one is not read.
         """
-        found = self.settings.get(name, "auto")
-        if found in ("auto", -1):
+        value = self.settings.get(name, "auto")
+        if value in ("auto", -1):
             return
-        if counterparts is not None and (found := counterparts.get(str(found).lower())) is None:
+        if counterparts is not None and (value := counterparts.get(str(value).lower())) is None:
             self.leave(name)
             return
         try:
-            self.keys[key] = value_of(Scenario, key, found)
+            self.keys[key] = value_of(Scenario, key, value)
         except ScenarioError:
             raise self.wrong(name, key) from None
         self.names[key] = name
@@ -59,8 +59,8 @@ class ForeignKeys:
         kind = kind_of(Scenario)
         for step in key.split("."):
             kind = within(kind, step) or kind
-        found = shown(self.settings[name]) if name in self.settings else "none"
-        return UsageError(f"{self.file}: {name} must be {words(kind)}, found {found}")
+        given = shown(self.settings[name]) if name in self.settings else "none"
+        return UsageError(f"{self.file}: {name} must be {words(kind)}, found {given}")
 
     def leave(self, name: str) -> None:
         """List a setting that is not read, unless it switches something off."""
@@ -108,7 +108,7 @@ def settings_of(document: Mapping[str, Any], before: str = "") -> Iterator[tuple
 def leave_others(read: ForeignKeys, table: Mapping[str, Any]) -> None:
     """List the settings that are neither read nor without an effect on a plan."""
     for name in read.settings:
-        if name not in table["keys"] and not any(f"{name}.".startswith(f"{each}.") for each in table["no_effect"]):
+        if name not in table["keys"] and not any(f"{name}.".startswith(f"{other}.") for other in table["no_effect"]):
             read.leave(name)
 
 
@@ -119,8 +119,8 @@ def hugging_face(path: str) -> ForeignKeys:
     """
     table = TABLES["hugging_face"]
     read = read_by(table, path, "--model")
-    found, keys = read.settings, read.keys
-    kind = str(found.get("model_type", "none"))
+    settings, keys = read.settings, read.keys
+    kind = str(settings.get("model_type", "none"))
     if kind not in table["architectures"]:
         raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(table['architectures'])}. "
                          "Write other models in Python (docs/extend.md)")
@@ -134,7 +134,7 @@ def hugging_face(path: str) -> ForeignKeys:
         beside_experts(read)
     heads_of(read)
     for name in table["unplanned"]:
-        if found.get(name, "softmax") != "softmax":
+        if settings.get(name, "softmax") != "softmax":
             read.leave(name)
     return read
 
@@ -154,10 +154,10 @@ def beside_experts(read: ForeignKeys) -> None:
 def heads_of(read: ForeignKeys) -> None:
     """Read the size of a head, if it is not a share of the width; with a latent, values are as wide as the part of keys
     that positions leave."""
-    found, keys = read.settings, read.keys
+    settings, keys = read.settings, read.keys
     if keys.get("model.latent"):
         keys["model.key_value_heads"] = 0
-        if found.get("v_head_dim") not in (None, keys.get("model.head_size")):
+        if settings.get("v_head_dim") not in (None, keys.get("model.head_size")):
             read.leave("v_head_dim")
         return
     read.take("head_dim", "model.head_size")
@@ -170,10 +170,11 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     `UsageError` for wrong values."""
     table = TABLES["deepspeed"]
     read = read_by(table, path, "--ds-config")
-    found, keys = read.settings, read.keys
-    if found.get("zero_optimization"):
-        raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {found['zero_optimization']}")
-    stage = found.get("zero_optimization.stage", 0)
+    settings, keys = read.settings, read.keys
+    if settings.get("zero_optimization"):
+        given = settings["zero_optimization"]
+        raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {given}")
+    stage = settings.get("zero_optimization.stage", 0)
     if stage not in (0, 1, 2, 3):
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
     keys["parallel.stages"] = [["ddp", "zero1", "zero2", "zero3"][stage]]
@@ -182,10 +183,10 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
         if keys.get(name) == 1:         # which shares nothing
             keys[name] = 0
-    if str(found.get("optimizer.type")).lower() == "adam" and found.get("optimizer.params.adam_w_mode", True):
+    if str(settings.get("optimizer.type")).lower() == "adam" and settings.get("optimizer.params.adam_w_mode", True):
         keys["train.optimizer"] = "adamw"
     if stage == 3:
-        if found.get("zero_optimization.stage3_prefetch_bucket_size", 1):
+        if settings.get("zero_optimization.stage3_prefetch_bucket_size", 1):
             keys["parallel.prefetch"] = True
     else:
         for name in ("zero_optimization.offload_param.device", "zero_optimization.zero_quantized_weights"):
@@ -204,9 +205,9 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     """
     table = TABLES["fsdp"]
     read = read_by(table, path, "--fsdp-config")
-    found, keys = read.settings, read.keys
-    reshards = found.get("reshard_after_forward")
-    strategy = str(found.get("sharding_strategy", reshards if isinstance(reshards, str) else "FULL_SHARD")).upper()
+    settings, keys = read.settings, read.keys
+    reshards = settings.get("reshard_after_forward")
+    strategy = str(settings.get("sharding_strategy", reshards if isinstance(reshards, str) else "FULL_SHARD")).upper()
     if strategy not in table["strategies"]:
         raise UsageError(f"--fsdp-config: {path} has sharding_strategy {strategy}; give "
                          f"{', '.join(table['strategies'])}")
@@ -216,10 +217,10 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
         keys["parallel.reshard_after_forward"] = reshard
         if not isinstance(reshards, str):
             read.take("reshard_after_forward", "parallel.reshard_after_forward")
-        prefetches = str(found.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
+        prefetches = str(settings.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
         keys |= {"parallel.overlap": True,
                  "parallel.prefetch": prefetches and keys["parallel.reshard_after_forward"]}
-        if found.get("offload_params"):
+        if settings.get("offload_params"):
             keys |= {"parallel.offload_optimizer": "host", "parallel.offload_parameters": "host"}
     if hybrid and ranks > per_host:
         keys["parallel.shard_ranks"] = per_host

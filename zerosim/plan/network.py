@@ -20,10 +20,10 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
     """The sends and receives of each rank in order, found by running the collective on shapes on each rank alone."""
     chunks = split(Extent(elements, dtype), ranks)
-    found = [NotedSends(rank, ranks) for rank in range(ranks)]
-    for noting in found:
+    sends_of_ranks = [NotedSends(rank, ranks) for rank in range(ranks)]
+    for noting in sends_of_ranks:
         collective(noting, chunks)
-    return [noting.program for noting in found]
+    return [noting.program for noting in sends_of_ranks]
 
 
 class NotedSends(SendsFirst):

@@ -54,26 +54,26 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     >>> found.keeps, found.kept_bytes, found.forward_products, found.backward_products
     (('x',), 256, 1024, 2048)
     """
-    settings: dict[str, Any] = next((each for each in example if isinstance(each, dict)), {})
+    settings: dict[str, Any] = next((value for value in example if isinstance(value, dict)), {})
     arrays: dict[str, Any] = {
-        name: Extent(each.shape, each.dtype) if isinstance(each, np.ndarray) else Extent(tuple(each), np.float32)
-        for name, each in zip(operation.inputs, example, strict=False) if not isinstance(each, dict)}
-    shapes = {name: each.shape for name, each in arrays.items()}
+        name: Extent(value.shape, value.dtype) if isinstance(value, np.ndarray) else Extent(tuple(value), np.float32)
+        for name, value in zip(operation.inputs, example, strict=False) if not isinstance(value, dict)}
+    shapes = {name: array.shape for name, array in arrays.items()}
     step = step_of(operation, shapes, settings)
     given = settings | ({"draws": None} if operation.draws else {})
     empty: Any = Extent
     made = operation.forward(*arrays.values(), empty=empty, **given)
     y, saved = made if operation.saves else (made, None)
-    read = {name: each for name, each in (arrays | {"y": y}).items() if name in step.needed}
+    read = {name: array for name, array in (arrays | {"y": y}).items() if name in step.needed}
     read |= {"saved": saved} if operation.saves else {}
     if operation.backward is not None and step.wanted:
         into = Into({name: shapes[name] for name in step.wanted}, lambda name: empty(shapes[name], np.float32))
         operation.backward(empty(y.shape, np.float32), into, empty=empty, **read, **given)
-    kept = {name: owner(each) for name, each in read.items() if name not in PARAMETERS}
+    kept = {name: owner(array) for name, array in read.items() if name not in PARAMETERS}
     return OperationFigures(
         name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0], inputs=shapes,
         settings=settings, output=step.shape, gradients=step.wanted, keeps=tuple(kept),
-        kept_bytes=sum({id(each): each.nbytes for each in kept.values()}.values()),
+        kept_bytes=sum({id(array): array.nbytes for array in kept.values()}.values()),
         forward_products=step.forward_operations, backward_products=step.backward_operations,
         forward_moves=0 if step.is_view else moved_bytes(step, "forward", ITEMSIZE),
         backward_moves=0 if {*step.wanted} <= {*operation.passes} else moved_bytes(step, "backward", ITEMSIZE))

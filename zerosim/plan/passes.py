@@ -76,7 +76,7 @@ class Recorder:
         """Begin a pass."""
         ledger, self.sent_ns = self.ledger, self.clock.now_ns
         self._began = self.clock.now_ns, self.clock.exposed_ns, {
-            name: Counter(each) for name, each in self.counts.items()}
+            name: Counter(counts) for name, counts in self.counts.items()}
         self._alive, self._before = alive(ledger), (ledger.peak, ledger.peak_total)
         self._recorded = len(self.clock.spans), len(ledger.curve)
         ledger.begin_peak()
@@ -85,9 +85,9 @@ class Recorder:
         """End it; its value."""
         (began_ns, exposed_ns, counts), ledger, before = self._began, self.ledger, self._alive
         spans, curve = self.clock.spans[self._recorded[0] :], ledger.curve[self._recorded[1] :]
-        found = Pass(
+        value = Pass(
             self.clock.now_ns - began_ns, self.sent_ns - began_ns, self.clock.exposed_ns - exposed_ns,
-            {name: less(each, counts[name]) for name, each in self.counts.items()},
+            {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
             less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before),
             self.clock.under_way, [shifted(span, -began_ns) for span in spans if self.traced],
             [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()}) for at, now in curve])
@@ -95,7 +95,7 @@ class Recorder:
             self.clock.spans.clear()
         peak, peak_total = self._before
         ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
-        return found
+        return value
 
 
 def alive(ledger: Ledger) -> Counter[Any]:
@@ -105,18 +105,18 @@ def alive(ledger: Ledger) -> Counter[Any]:
 
 def with_all(held: Counter[Any], total: int) -> Counter[Any]:
     """Bytes by kind and in all."""
-    found = Counter[Any](held)
-    found[ALL] = total
-    return found
+    counts = Counter[Any](held)
+    counts[ALL] = total
+    return counts
 
 
-def less(found: Counter[Any], before: Counter[Any]) -> Counter[Any]:
+def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
     """The difference of two counts, by what differs.
 
     >>> less(Counter(a=3, b=1), Counter(a=1, b=1))
     Counter({'a': 2})
     """
-    return Counter({key: found[key] - before[key] for key in found.keys() | before.keys() if found[key] != before[key]})
+    return Counter({key: now[key] - before[key] for key in now.keys() | before.keys() if now[key] != before[key]})
 
 
 def shifted(span: Span, by_ns: int) -> Span:
@@ -178,14 +178,14 @@ class RecordedPipeline(Pipeline):
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
         self._outputs_kept.pop((part.first, chunk), None)
-        found = super().compute(what, part, chunk, given)
+        outputs = super().compute(what, part, chunk, given)
         if self.keeps_outputs and what == "F":
-            self._outputs_kept[part.first, chunk] = found
-        return found
+            self._outputs_kept[part.first, chunk] = outputs
+        return outputs
 
-    def send(self, what: str, part: Batch, chunk: int, found: list[Array]) -> None:
+    def send(self, what: str, part: Batch, chunk: int, arrays: list[Array]) -> None:
         self.recorder.sent_ns = self.recorder.clock.now_ns
-        super().send(what, part, chunk, found)
+        super().send(what, part, chunk, arrays)
 
 
 def like(slot: Slot, block: int, few: int) -> Slot:
@@ -217,12 +217,12 @@ def times_of(
     """The times of all ranks. `value(rank, slot)` is that of a pass; `travels(rank, slot)` are the nanoseconds and the
     bytes of its message. Raises `ZerosimError` for slots that wait for each other.
     """
-    ranks, found = len(slots), [RankTimes() for _ in slots]
+    ranks, all_times = len(slots), [RankTimes() for _ in slots]
     sent, free_ns = dict[tuple[str, int, int], tuple[int, int]](), Counter[tuple[int, str]]()
-    last, left = max(each.chunk for each in slots[0]) * ranks + ranks - 1, sum(map(len, slots))
+    last, left = max(slot.chunk for slot in slots[0]) * ranks + ranks - 1, sum(map(len, slots))
     while left:
         before = left
-        for rank, times in enumerate(found):
+        for rank, times in enumerate(all_times):
             for slot in slots[rank][len(times.began_ns) :]:
                 piece, by = slot.chunk * ranks + rank, {"F": -1, "B": 1}.get(slot.what, 0)
                 if by and 0 <= piece + by <= last:
@@ -232,10 +232,10 @@ def times_of(
                     times.idle_ns += max(ended - times.ended_ns, 0)
                     times.exposed_ns += max(arrives - max(ended, times.ended_ns), 0)
                     times.ended_ns = max(arrives, times.ended_ns)
-                each = value(rank, slot)
+                cost = value(rank, slot)
                 times.began_ns.append(times.ended_ns)
-                ended = times.ended_ns + each.sent_ns
-                times.ended_ns += each.ns
+                ended = times.ended_ns + cost.sent_ns
+                times.ended_ns += cost.ns
                 if by and 0 <= piece - by <= last:
                     begins = max(ended, free_ns[rank, slot.what])
                     ns, count = travels(rank, slot)
@@ -246,40 +246,40 @@ def times_of(
                 left -= 1
         if left == before:
             raise ZerosimError("the ranks of the pipeline wait for each other")
-    return found
+    return all_times
 
 
 def together(
-    found: Any, recorded: RecordedPipeline, slots: Sequence[Slot], times: RankTimes, began_ns: int, few: int,
+    rehearsal: Any, recorded: RecordedPipeline, slots: Sequence[Slot], times: RankTimes, began_ns: int, few: int,
     *, traced: bool,
 ) -> Any:
     """The rehearsal of a rank in a step of these slots, from that of `few` micro-batches by itself. What follows the
     passes begins at `began_ns`. If `traced`, it has all spans and a curve of memory.
     """
     block = 1 + max(slot.micro_batch for slot in slots)
-    clock = replace(found.clock, spans=[], **{name: Counter(getattr(found.clock, name)) for name in (
+    clock = replace(rehearsal.clock, spans=[], **{name: Counter(getattr(rehearsal.clock, name)) for name in (
         "computing_ns", "communicating_ns", "sent_counts", "sent_by", "bound_ns")})
-    operations, later_ns = Counter(found.operations), began_ns - recorded.ended_ns
+    operations, later_ns = Counter(rehearsal.operations), began_ns - recorded.ended_ns
     counts = {**clock.counts, "operations": operations}
-    for each in recorded.values.values():
-        add(counts, each, -1)
-        clock.exposed_ns -= each.exposed_ns
-    now, peak, curve = Counter(recorded.base), with_all(found.peak, found.peak_total), found.curve[:1]
+    for cost in recorded.values.values():
+        add(counts, cost, -1)
+        clock.exposed_ns -= cost.exposed_ns
+    now, peak, curve = Counter(recorded.base), with_all(rehearsal.peak, rehearsal.peak_total), rehearsal.curve[:1]
     for at, slot in zip(times.began_ns, slots, strict=True):
-        each = recorded.values[like(slot, block, few)]
-        add(counts, each, 1)
-        clock.exposed_ns += each.exposed_ns
-        peak |= Counter({kind: now[kind] + more for kind, more in each.peak.items()})
+        cost = recorded.values[like(slot, block, few)]
+        add(counts, cost, 1)
+        clock.exposed_ns += cost.exposed_ns
+        peak |= Counter({kind: now[kind] + more for kind, more in cost.peak.items()})
         if traced:
-            clock.spans += [shifted(span, at) for span in each.spans]
+            clock.spans += [shifted(span, at) for span in cost.spans]
             curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
-                      for after, held in each.curve]
-        now.update(each.left)
+                      for after, held in cost.curve]
+        now.update(cost.left)
     for span in times.messages:
         clock.travel(span.what, span.unit, span.begin_ns, span.end_ns, span.bytes, 1)
-    clock.spans += [shifted(span, later_ns) for span in found.clock.spans if span.begin_ns >= recorded.ended_ns]
-    curve += [(at + later_ns, held) for at, held in found.curve if at >= recorded.ended_ns]
+    clock.spans += [shifted(span, later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
+    curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
     clock.now_ns += later_ns
     clock.idle_ns = times.idle_ns + began_ns - times.ended_ns
     clock.exposed_ns += times.exposed_ns
-    return replace(found, clock=clock, operations=operations, peak_total=peak.pop(ALL), peak=peak, curve=curve)
+    return replace(rehearsal, clock=clock, operations=operations, peak_total=peak.pop(ALL), peak=peak, curve=curve)

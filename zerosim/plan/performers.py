@@ -37,9 +37,9 @@ class Performer:
             if software.loss == "compiled":
                 named["empty"] = in_registers
             held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
-            found = self.calls.perform(step, function, *arrays, **named)
+            result = self.calls.perform(step, function, *arrays, **named)
             del held
-            return found
+            return result
         self._compute(step, function)
         return self.calls.perform(step, function, *arrays, **named)
 
@@ -76,14 +76,15 @@ class FusedKernels:
         plan = inner(plan, dtype)
         if self.software.fuses and plan.graph not in self._seen:
             self._seen.add(plan.graph)
-            for each in plan.graph.instructions:
-                readers = [other for other in plan.graph.instructions if each.output in other.inputs.values()]
-                if each.operation.name not in self.software.fuses or each.output == plan.graph.output.slot:
+            for instruction in plan.graph.instructions:
+                output = instruction.output
+                readers = [other for other in plan.graph.instructions if output in other.inputs.values()]
+                if instruction.operation.name not in self.software.fuses or output == plan.graph.output.slot:
                     continue
                 if [other.operation for other in readers] == [multiply]:
-                    self._fused.update([each, *readers])
+                    self._fused.update([instruction, *readers])
                 elif all("weight" in other.inputs and is_product(other) for other in readers):
-                    self._fused.add(each)
+                    self._fused.add(instruction)
         return plan
 
     def __call__(self, step: Step | None, function: Callable[..., Any], *arrays: Any, empty: Any, **named: Any) -> Any:
@@ -94,8 +95,8 @@ class FusedKernels:
             return self._backward(step, function, arrays, empty, named)
         key = step, *(array.dtype for array in arrays)
         if operation.sends or key not in self._kept:
-            found = function(*arrays, empty=in_registers, **undrawn(named))
-            self._kept[key] = self._kept_of(step, *(found if operation.saves else (found,)))
+            result = function(*arrays, empty=in_registers, **undrawn(named))
+            self._kept[key] = self._kept_of(step, *(result if operation.saves else (result,)))
         if step.instruction in self._fused and operation is not multiply:
             (shape, dtype), *_ = self._kept[key]
             return Extent(shape, dtype, empty(arrays[0].shape, dtype) if operation.sends else None)
@@ -120,13 +121,13 @@ class FusedKernels:
     def _kept_of(self, step: Step, y: Any, saved: Any = None) -> list[tuple[Any, Any]]:
         """The shapes and dtypes of what is kept."""
         software = self.software
-        found = [(y.shape, y.dtype if y.dtype.kind == "i" else step.dtype or self.dtype)]
+        results = [(y.shape, y.dtype if y.dtype.kind == "i" else step.dtype or self.dtype)]
         if software.score_keeps and scores_of(step):
-            return [*found, (round(scores_of(step) * software.score_keeps / 2), self.dtype)]
+            return [*results, (round(scores_of(step) * software.score_keeps / 2), self.dtype)]
         if kept := software.keeps.get(step.instruction.operation.name):
-            return [*found, (round(prod(step.shape) * kept), self.dtype)]
+            return [*results, (round(prod(step.shape) * kept), self.dtype)]
         rows = saved is not None and (saved.shape if saved.shape[-1] == 1 else saved.shape[:-1])
-        return [*found, (rows, np.float32)] if saved is not None else found
+        return [*results, (rows, np.float32)] if saved is not None else results
 
 
 def in_registers(shape: Any, dtype: Any) -> Any:

@@ -62,7 +62,7 @@ def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> in
         shape, met = unit.places[name].shape, count // tokens
         of_experts = experts_per_token * prod(shape[1:]) if len(shape) == EXPERTS_DIMENSIONS else 0
         unmet.append(int(prod(shape)) - (min(met, of_experts) if of_experts else met))
-    return model.count - sum(max(each, 0) for each in unmet)
+    return model.count - sum(max(count, 0) for count in unmet)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PlannedRow:
 
     config: Config
     cluster: Cluster
-    found: Rehearsal
+    rehearsal: Rehearsal
     scenario: Scenario
     """A scenario with this row only."""
     swept: tuple[str, ...] = ()
@@ -84,14 +84,14 @@ class PlannedRow:
 
     @property
     def peak_bytes(self) -> int:
-        return self.found.peak_total
+        return self.rehearsal.peak_total
 
     @property
     def reserved_bytes(self) -> int:
         """The memory that the allocator holds at the peak: live arrays, a reserve, and what the software has apart; at
         most the device's memory.
         """
-        software, resting = self.cluster.software, self.found.resting
+        software, resting = self.cluster.software, self.rehearsal.resting
         state, weights, bucket = software.apart
         wished = round((1 + software.reserve) * self.peak_bytes + state * resting["optimizer"]
                        + weights * resting["parameters"] + bucket)
@@ -108,30 +108,30 @@ class PlannedRow:
 
     @property
     def step_seconds(self) -> float:
-        return self.found.clock.now_ns / NS
+        return self.rehearsal.clock.now_ns / NS
 
     @property
     def update_seconds(self) -> float:
-        return self.found.clock.computing_ns["update"] / NS
+        return self.rehearsal.clock.computing_ns["update"] / NS
 
     @property
     def compute_seconds(self) -> float:
         """The time of forward, loss, backward and recomputation."""
-        return sum(self.found.clock.computing_ns.values()) / NS - self.update_seconds
+        return sum(self.rehearsal.clock.computing_ns.values()) / NS - self.update_seconds
 
     @property
     def communication_seconds(self) -> float:
-        return sum(self.found.clock.communicating_ns.values()) / NS
+        return sum(self.rehearsal.clock.communicating_ns.values()) / NS
 
     @property
     def exposed_seconds(self) -> float:
         """Exposed communication."""
-        return self.found.clock.exposed_ns / NS
+        return self.rehearsal.clock.exposed_ns / NS
 
     @property
     def host_bytes(self) -> int:
         """The bytes that a rank needs on the host: the peaks of all kinds together."""
-        return sum(self.found.host_peak.values())
+        return sum(self.rehearsal.host_peak.values())
 
     @property
     def between_bytes_per_host(self) -> int:
@@ -139,7 +139,7 @@ class PlannedRow:
         config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
         numbers = [*map(self.cluster.host, range(config.all_ranks))]
         first = range(numbers.count(0))
-        return sum(each.between_bytes for rank in first for each in due(config, rank, 1, numbers).values())
+        return sum(traffic.between_bytes for rank in first for traffic in due(config, rank, 1, numbers).values())
 
     @property
     def data(self) -> str:
@@ -161,14 +161,14 @@ class PlannedRow:
     def mfu(self) -> float:
         model, shape = self.config.in_one_piece, self.config.keys
         per_token = shape.experts_per_token if shape.kind == "mixture" else 0
-        each = 6 * parameters_met(model, self.config.train.micro_batch, per_token)
+        per_piece = 6 * parameters_met(model, self.config.train.micro_batch, per_token)
         if model.task.tokens:
-            each += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
-        return self._utilisation(each * self.units_of_data)
+            per_piece += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
+        return self._utilisation(per_piece * self.units_of_data)
 
     @property
     def hfu(self) -> float:
-        stages = self.found.stages
+        stages = self.rehearsal.stages
         return self._utilisation(sum(stage.operations.total() for stage in stages) / len(stages))
 
     def _utilisation(self, operations: float) -> float:
@@ -183,16 +183,17 @@ class PlannedRow:
             missing, there = self.missing_bytes / 1e9, device.memory / 1e9
             return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
         exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
-        if self.found.bubble > max(exposed, SHARE_THAT_BOUNDS):
-            return f"the pipeline: its ranks wait for each other's passes in {self.found.bubble:.0%} of the step"
+        if self.rehearsal.bubble > max(exposed, SHARE_THAT_BOUNDS):
+            return f"the pipeline: its ranks wait for each other's passes in {self.rehearsal.bubble:.0%} of the step"
         if exposed > SHARE_THAT_BOUNDS:
             link = self.cluster.slowest(self.config.all_ranks)
             return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
-        bound, ns = self.found.clock.bound_ns.most_common(1)[0]
+        bound, ns = self.rehearsal.clock.bound_ns.most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
                  "launches": "launch overhead of small kernels",
                  "offload": f"offloading, over {self.cluster.host_memory.title}"}
-        return f"{words[bound]}: {ns / self.found.clock.now_ns:.0%} of a step; {exposed:.0%} waits for communication"
+        share = ns / self.rehearsal.clock.now_ns
+        return f"{words[bound]}: {share:.0%} of a step; {exposed:.0%} waits for communication"
 
     @property
     def spare(self) -> str:
@@ -209,20 +210,20 @@ class PlannedRow:
         """
         if not self.config.directions.words:
             return ""
-        sent = {name: count for name, count in self.found.sent_by_direction.items() if count}
+        sent = {name: count for name, count in self.rehearsal.sent_by_direction.items() if count}
         unit = common_unit(max(sent.values(), default=0))
-        each = [f"{in_unit(count, unit)} {unit.name} over {name} ranks" for name, count in sent.items()]
-        words = f"sends {joined(each)}"
-        if len(self.found.stages) == 1:
+        amounts = [f"{in_unit(count, unit)} {unit.name} over {name} ranks" for name, count in sent.items()]
+        words = f"sends {joined(amounts)}"
+        if len(self.rehearsal.stages) == 1:
             return words
-        peaks = [stage.peak_total for stage in self.found.stages]
+        peaks = [stage.peak_total for stage in self.rehearsal.stages]
         size = common_unit(max(peaks))
-        return f"{words}; memory along the pipeline: {', '.join(in_unit(each, size) for each in peaks)} {size.name}"
+        return f"{words}; memory along the pipeline: {', '.join(in_unit(peak, size) for peak in peaks)} {size.name}"
 
     @property
     def pricing(self) -> str:
         """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
-        named = [found.name for kind in SERVING if (found := self.config.serving(kind)) is not None]
+        named = [algorithm.name for kind in SERVING if (algorithm := self.config.serving(kind)) is not None]
         if not named:
             return ""
         one = len(named) == 1
@@ -257,10 +258,10 @@ class PlannedRow:
             "ranks": self.config.all_ranks,
             "fits": self.fits,
             "memory": {
-                **{kind: self.found.peak[kind] for kind in MEMORY_KINDS},
+                **{kind: self.rehearsal.peak[kind] for kind in MEMORY_KINDS},
                 "peak": self.peak_bytes,
                 "device": int(self.cluster.device.memory),
-                "resting": {kind: self.found.resting[kind] for kind in MEMORY_KINDS},
+                "resting": {kind: self.rehearsal.resting[kind] for kind in MEMORY_KINDS},
                 "host": self.host_bytes,
             },
             "step_seconds": self.step_seconds,
@@ -271,16 +272,16 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.found.stages[0].clock.sent_counts["bytes"],
-            "sent_bytes_by_direction": self.found.sent_by_direction,
-            "bubble": self.found.bubble,
+            "sent_bytes": self.rehearsal.stages[0].clock.sent_counts["bytes"],
+            "sent_bytes_by_direction": self.rehearsal.sent_by_direction,
+            "bubble": self.rehearsal.bubble,
             "pipeline": [
                 {"peak": stage.peak_total, "seconds": stage.clock.now_ns / NS, "idle_seconds": stage.clock.idle_ns / NS}
-                for stage in self.found.stages],
+                for stage in self.rehearsal.stages],
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "pricing": self.pricing,
-            "swept": dict(each.split("=", 1) for each in self.swept),
+            "swept": dict(value.split("=", 1) for value in self.swept),
             "ignored": self.config.ignored,
         }
 
@@ -291,15 +292,15 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     >>> flat({"name": "DDP", "memory": {"peak": 3, "resting": {"parameters": 1}}, "mfu": 0.5})
     {'name': 'DDP', 'peak_bytes': 3, 'resting_parameters_bytes': 1, 'mfu': 0.5}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in row.items():
         if key == "memory":
-            resting = {f"resting_{kind}": each for kind, each in value["resting"].items()}
-            found |= {f"{kind}_bytes": each for kind, each in (value | resting).items() if kind != "resting"}
+            resting = {f"resting_{kind}": count for kind, count in value["resting"].items()}
+            flattened |= {f"{kind}_bytes": count for kind, count in (value | resting).items() if kind != "resting"}
         elif isinstance(value, list):
-            found |= {f"{key}_{name}": "; ".join(str(each[name]) for each in value) for name in value[0]}
+            flattened |= {f"{key}_{name}": "; ".join(str(item[name]) for item in value) for name in value[0]}
         elif isinstance(value, dict):
-            found[key] = "; ".join(f"{name}: {each}" for name, each in value.items())
+            flattened[key] = "; ".join(f"{name}: {item}" for name, item in value.items())
         else:
-            found[key] = value
-    return found
+            flattened[key] = value
+    return flattened

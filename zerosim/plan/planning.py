@@ -79,8 +79,8 @@ class Plan:
     def claims(self) -> list[PlanClaim]:
         """The claims of the scenario's [check] about plans."""
         check = self.scenario.check
-        found = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
-        return [*found, self._claim_of_mfu(*check.mfu)] if check.mfu else found
+        claims = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
+        return [*claims, self._claim_of_mfu(*check.mfu)] if check.mfu else claims
 
     def _claim_of_fit(self, key: str, stage: str) -> PlanClaim:
         claimed = key == "fits"
@@ -151,13 +151,13 @@ class Plan:
     def notes(self) -> list[str]:
         """The bound of each row, the price of its collectives, its ignored keys, and the claims that are not judged."""
         named = [*zip(self.names, self.rows, strict=True)]
-        found = [f"{name}: {words}" for name, row in named
+        notes = [f"{name}: {words}" for name, row in named
                  for words in (row.bound + row.spare, row.over_directions) if words]
-        found += dict.fromkeys(row.pricing for row in self.rows if row.pricing)
-        found += [self.search] if self.search else ignored_in_words((name, row.config.ignored) for name, row in named)
+        notes += dict.fromkeys(row.pricing for row in self.rows if row.pricing)
+        notes += [self.search] if self.search else ignored_in_words((name, row.config.ignored) for name, row in named)
         unjudged = [claim.title for claim in self.claims if claim.broken is None]
         why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
-        return [*found, f"{why}: {joined_names(unjudged)}"] if unjudged else found
+        return [*notes, f"{why}: {joined_names(unjudged)}"] if unjudged else notes
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON types."""
@@ -188,9 +188,9 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
     """
     rows = [
         row
-        for names, each in (swept or [((), scenario)])
-        for count in ranks or [each.world.ranks]
-        for row in planned(on_ranks(each, count), names, task_of)
+        for names, own in (swept or [((), scenario)])
+        for count in ranks or [own.world.ranks]
+        for row in planned(on_ranks(own, count), names, task_of)
     ]
     return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows, task_of))
 
@@ -198,7 +198,7 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_
 def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
     """The changes that make the row fit that exceeds memory by least."""
     nearest = min(rows, key=lambda row: row.missing_bytes)
-    return f"{nearest.name}: {advice(nearest.scenario, lambda each: planned(each, (), task_of)[0])}"
+    return f"{nearest.name}: {advice(nearest.scenario, lambda other: planned(other, (), task_of)[0])}"
 
 
 def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
@@ -225,10 +225,10 @@ class Unplanned:
         if wrong:
             raise origin.error(
                 f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
-        found = rehearse(self.config, self.cluster)
+        rehearsal = rehearse(self.config, self.cluster)
         alone = dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=dataclasses.replace(
             parallel, stages=(self.config.stage_key,)))
-        return PlannedRow(self.config, self.cluster, found, alone, self.swept, self.layout)
+        return PlannedRow(self.config, self.cluster, rehearsal, alone, self.swept, self.layout)
 
 
 def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[Unplanned]:
@@ -241,13 +241,13 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
             ("parallel", "order"))
     task = task_of(scenario)
     check_model(scenario, task)
-    found = []
+    rows = []
     for row in scenario.rows:
         with scenario.origin.blaming(("model", "kind")):
             config = configured(row, task, model_of)
         refuse_what_cannot_be_shared(config, scenario.origin)
-        found.append(Unplanned(config, cluster, scenario, swept))
-    return found
+        rows.append(Unplanned(config, cluster, scenario, swept))
+    return rows
 
 
 @lru_cache(maxsize=64)

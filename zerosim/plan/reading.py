@@ -57,8 +57,8 @@ def read_plan(
         scenario = replace(scenario, caption=caption)
     scenarios = scenarios_of(path, fixed, sweep, python=python)
     seconds = sum(
-        expected_seconds(each, count) for _, each in scenarios or [((), scenario)]
-        for count in counts or [each.world.ranks])
+        expected_seconds(swept, count) for _, swept in scenarios or [((), scenario)]
+        for count in counts or [swept.world.ranks])
     if seconds > LONG:
         say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
     return plan(scenario, scenarios, counts, task_of)
@@ -84,16 +84,16 @@ def scenarios_of(
             raise UsageError("sweep: found world.ranks; give numbers of ranks with --ranks, such as --ranks 8,16")
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
-    keys, found = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()], list[Swept]()
+    keys, scenarios = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()], list[Swept]()
     for names in filter(None, itertools.product(*keys)):
         try:
-            found.append((names, training(path, [*fixed, *names], python=python)))
+            scenarios.append((names, training(path, [*fixed, *names], python=python)))
         except ScenarioError as error:
             if error.file != OVERRIDE:
                 raise
             what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
             raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
-    return found
+    return scenarios
 
 
 def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
@@ -110,12 +110,12 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML.
     """
     try:
-        found = parse(Path(path).read_bytes().decode("utf-8-sig"), os.fspath(path)).get("cluster")
+        table = parse(Path(path).read_bytes().decode("utf-8-sig"), os.fspath(path)).get("cluster")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(table, dict) or not table:
         raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
-    return {f"cluster.{key}": value for key, value in found.items()}
+    return {f"cluster.{key}": value for key, value in table.items()}
 
 
 def written(value: Any) -> str:
@@ -131,10 +131,10 @@ def written(value: Any) -> str:
 
 def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:
     """The training scenario in a file."""
-    found = load(path, overrides, python=python)
-    if not isinstance(found, Scenario):
+    scenario = load(path, overrides, python=python)
+    if not isinstance(scenario, Scenario):
         raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
-    return found
+    return scenario
 
 
 def task_of(scenario: Scenario) -> Task:

@@ -77,13 +77,13 @@ class Rehearsal:
     @property
     def sent_by_direction(self) -> dict[str, int]:
         """The most bytes that a rank of the pipeline sends over each direction of the mesh."""
-        found = Counter[str]()
+        peaks = Counter[str]()
         for stage in self.stages:
             mine = Counter[str]()
             for name, count in stage.clock.sent_by.items():
                 mine[direction_of(name)] += count
-            found |= mine
-        return dict(found)
+            peaks |= mine
+        return dict(peaks)
 
 
 def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehearsal:
@@ -108,15 +108,15 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
         config, train=replace(config.train, micro_batches=config.ranks * few * config.at_once)).of_pipeline
     alike = dict[Any, tuple[Rehearsal, RecordedPipeline]]()
     alone = list[tuple[Rehearsal, RecordedPipeline]]()
-    for rank, each in enumerate(here):
-        key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(each.computation for each in unit.segments))
-                    for chunk in each.chunks for unit in chunk.units)
+    for rank, piece in enumerate(here):
+        key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(of.computation for of in unit.segments))
+                    for chunk in piece.chunks for unit in chunk.units)
         if key not in alike:
-            found, (recorded,) = by_itself(short[rank], cluster, around, traced=traced)
-            alike[key] = found, recorded
+            rehearsal, (recorded,) = by_itself(short[rank], cluster, around, traced=traced)
+            alike[key] = rehearsal, recorded
         alone.append(alike[key])
-    slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(each.chunks))
-             for rank, each in enumerate(here)]
+    slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(piece.chunks))
+             for rank, piece in enumerate(here)]
     seen = around.seen("pipeline")
 
     def travels(rank: int, slot: Slot) -> tuple[int, int]:
@@ -125,11 +125,11 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
         return (seen.inside if seen.host(rank) == seen.host(to) else seen.between).message_ns(count), count
 
     times = times_of(slots, lambda rank, slot: alone[rank][1].values[like(slot, block, few)], travels)
-    began = [each.ended_ns for each in times]
+    began = [rank_times.ended_ns for rank_times in times]
     for what, some in (("pipeline_all_reduce", range(ranks)), ("ends_all_reduce", (0, ranks - 1))):
         if what in alone[0][0].clock.communicating_ns:
             last = max(began[rank] for rank in some)
-            began = [max(each, last) if rank in some else each for rank, each in enumerate(began)]
+            began = [max(began_ns, last) if rank in some else began_ns for rank, began_ns in enumerate(began)]
     return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few, traced=traced)
                         for rank in range(ranks)])
 
@@ -188,8 +188,8 @@ def timed_replica(
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.room(extent)
     host = HostMemory(ObservedAllocator(shared, far), TimedCopies(clock, cluster.host_memory, lambda: comm.begun))
-    beside, reducing = (observed(found(comm, clock), comm.instruments, wait=WAIT)
-                        for found in (OnTheClock, UntilUpdate if software.ahead else OnTheClock))
+    beside, reducing = (observed(kind(comm, clock), comm.instruments, wait=WAIT)
+                        for kind in (OnTheClock, UntilUpdate if software.ahead else OnTheClock))
     wire = config.weights_wire and TimedWire(config.weights_wire, clock, costs)
     room = UpdateRoom(allocate, software, comm.sharing)
     rule = Timed(config.rule, clock, costs, room, on_host="optimizer" in config.on_host)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from zerosim.core.allocation import MODEL_STATES
@@ -63,7 +64,7 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
         "parallel.pipeline_ranks": doubled(min(MOST_STAGES, model.layer_count, ranks)),
         "parallel.model_chunks": doubled(MOST_CHUNKS),
         "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
-        "train.micro_batch": [each for each in doubled(LARGEST) if size % each == 0],
+        "train.micro_batch": [count for count in doubled(LARGEST) if size % count == 0],
         "parallel.recompute": [False, True],
     }
 
@@ -98,11 +99,12 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
         if len(rows) == most and seconds >= rows[-1].step_seconds:
             break
         try:
-            found, planned = layouts[number].planned(), planned + 1
+            row, planned = layouts[number].planned(), planned + 1
         except ZerosimError as error:
             refused.append(error)
             continue
-        rows = sorted([*rows, found] if found.fits else rows, key=lambda each: each.step_seconds)[: int(min(most, 1e6))]
+        if row.fits:
+            rows = sorted([*rows, row], key=attrgetter("step_seconds"))[: int(min(most, 1e6))]
     valid = len(layouts) - len(refused)
     if not valid:
         raise refused[0]
@@ -142,9 +144,9 @@ class LeastTimes:
             self._ns[key] = layers_ns(row)
         count, layers = (1, ()) if ranks == 1 else (config.parallel.pieces, config.parallel.pipeline_layers)
         cuts = pieces(config.layers, count, layers)
-        each = [sum(self._ns[key][cut.start : cut.stop]) for cut in cuts]
-        passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(each, initial=0)
-        return max(config.block * sum(each[rank::ranks]) + before
+        piece_ns = [sum(self._ns[key][cut.start : cut.stop]) for cut in cuts]
+        passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
+        return max(config.block * sum(piece_ns[rank::ranks]) + before
                    for rank, before in zip(range(ranks), passing, strict=False)) / NS
 
 
@@ -181,8 +183,8 @@ def shortened(row: Unplanned, layers: int) -> Config:
     """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
     keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, **{
         f"parallel.{key}": value for key, value in ALONE.items()}}
-    (found,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
-    return found.config
+    (other,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
+    return other.config
 
 
 ALONE: Mapping[str, Any] = {"shard_ranks": 0, "secondary_ranks": 0, "pipeline_ranks": 1, "model_chunks": 1,
@@ -205,7 +207,7 @@ def layouts_of(
 
     `batch` is by default the scenario's. Raises the first error if all are refused.
     """
-    found, refused = dict[Identity, Unplanned](), None
+    layouts, refused = dict[Identity, Unplanned](), None
     for combination in itertools.product(*values.values()):
         keys = dict(zip(values, combination, strict=True))
         if "train.micro_batch" in keys:     # the samples that experts share
@@ -221,11 +223,11 @@ def layouts_of(
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
             unsaid = {*keys, *(["parallel.schedule"] if row.config.directions.pipeline == 1 else [])}
             said = [word for word in swept if word.partition("=")[0] not in unsaid]
-            found.setdefault(identity(row), dataclasses.replace(
+            layouts.setdefault(identity(row), dataclasses.replace(
                 row, layout=", ".join([layout_in_words(row.config, keys), *said])))
-    if not found and refused is not None:
+    if not layouts and refused is not None:
         raise refused
-    return found
+    return layouts
 
 
 def identity(layout: Unplanned) -> Identity:
@@ -293,27 +295,27 @@ def read_search(
     fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
     scenario = dataclasses.replace(training(path, fixed, python=python), check=Check())
     scenarios = scenarios_of(path, fixed, sweep, python=python) or [((), scenario)]
-    if any(each.variant for _, each in scenarios):
+    if any(own.variant for _, own in scenarios):
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
     def on(count: int) -> Plan:
-        found, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
-        for names, each in scenarios:
-            one = on_ranks(dataclasses.replace(each, check=Check(), fault=()), count)
-            values = {key: each for key, each in space(one, batch).items() if key not in {**overrides, **sweep}}
+        layouts, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
+        for names, own in scenarios:
+            one = on_ranks(dataclasses.replace(own, check=Check(), fault=()), count)
+            values = {key: choices for key, choices in space(one, batch).items() if key not in {**overrides, **sweep}}
             for key, row in layouts_of(one, values, names, batch).items():
-                found.setdefault(key, row)
-        say(f"Searching {len(found):,} layouts on {count:,} devices")
-        best = fastest([*found.values()], wanted)
+                layouts.setdefault(key, row)
+        say(f"Searching {len(layouts):,} layouts on {count:,} devices")
+        best = fastest([*layouts.values()], wanted)
         advice = "" if best.rows[0].fits else advised(best.rows, task_of)
         whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
         return Plan(scenario, best.rows, advice, best.words + WITHOUT_PIECES * whole_queues)
 
     counts = numbers_of_ranks(ranks)
     plans = [on(count) for count in counts or [scenario.world.ranks]]
-    rows = tuple(row for each in plans for row in each.rows)
+    rows = tuple(row for plan in plans for row in plan.rows)
     fit = any(row.fits for row in rows)
-    return Plan(scenario, rows, "" if fit else plans[-1].advice, "; ".join(each.search for each in plans))
+    return Plan(scenario, rows, "" if fit else plans[-1].advice, "; ".join(plan.search for plan in plans))
 
 
 def samples(scenario: Scenario) -> int:

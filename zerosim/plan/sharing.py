@@ -84,10 +84,10 @@ class Sharing:
 
     def share(self, unit: str, kind: Kind = "optimizer") -> float:
         """The share that a rank keeps of its data rank's shard of a unit."""
-        found = self.pieces.get(unit)
-        if not found or kind not in self.kinds:
+        sharers_of = self.pieces.get(unit)
+        if not sharers_of or kind not in self.kinds:
             return 1.0
-        return sum(count / often for often, count in found.items()) / found.total()
+        return sum(count / often for often, count in sharers_of.items()) / sharers_of.total()
 
     def room(self, allocate: Callable[..., Any]) -> Allocator:
         """The allocator `allocate` of states, which are shared if they are sharded."""
@@ -109,9 +109,9 @@ class Sharing:
             length = -(-len(array) * count // (self.pieces[owner].total() * often))
             part = Extent(length, array.dtype)
             ranks = comm.size if across or not chunked else comm.size * often
-            each = self._among(often, comm.stride if isinstance(comm, SomeRanks) else 1, ranks, costs).price(
+            more = self._among(often, comm.stride if isinstance(comm, SomeRanks) else 1, ranks, costs).price(
                 function, [part] if chunked else part, *given[1:])
-            total = Price(total.ns + each.ns, total.sent_bytes + each.sent_bytes, total.messages + each.messages)
+            total = Price(total.ns + more.ns, total.sent_bytes + more.sent_bytes, total.messages + more.messages)
         return total
 
     def _among(self, often: int, stride: int, ranks: int, costs: Costs) -> Costs:

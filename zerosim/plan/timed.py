@@ -25,9 +25,9 @@ from zerosim.stages.update import UpdateRule
 class Arriving(Pending):
     """An array that is available at a time of the clock."""
 
-    def __init__(self, found: Array, ready_ns: int) -> None:
+    def __init__(self, array: Array, ready_ns: int) -> None:
         done: Future[Array] = Future()
-        done.set_result(found)
+        done.set_result(array)
         super().__init__(done)
         self.ready_ns = ready_ns
 
@@ -103,11 +103,11 @@ class UpdateRoom:
     def take(self, gradient: Any) -> None:
         """Allocate the buffers, unless they are allocated."""
         if self.held is None and self.software.update_bytes and self.replica is not None:
-            each = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
+            element_bytes = self.software.update_bytes + (FLOAT_BYTES if gradient.dtype.itemsize < FLOAT_BYTES else 0)
             layouts = self.replica.state.layouts
             trained = sum(layouts.of(unit, "optimizer").length * self.sharing.share(unit.name)
                           for unit in self.replica.trained)
-            self.held = self.allocate(round(trained * each), np.uint8, kind="buffers", owner="update")
+            self.held = self.allocate(round(trained * element_bytes), np.uint8, kind="buffers", owner="update")
 
     def release(self) -> None:
         """Free the buffers."""
@@ -155,7 +155,7 @@ class Timed:
             self.room.take(gradient)
         arrays = [weights, weights, *state.values(), *state.values(), gradient, *written]
         share = self.room.sharing.share(unit.name)
-        moved = round(sum(len(each) * each.dtype.itemsize for each in arrays) * share)
+        moved = round(sum(len(array) * array.dtype.itemsize for array in arrays) * share)
         self.clock.compute("update", self.costs.update_ns(moved, on_host=self.on_host))
 
 

@@ -47,12 +47,12 @@ class Cell:
         >>> Cell((Term(2) + Term(3)) + Term(0), place=0, since=2, complete=True).text, Cell(Term(2, 1), 0, 0).text
         ('2+3+0✓', '2[1]')
         """
-        found = list(leaves(self.holds))
-        if all(isinstance(leaf, Term) and leaf.element == self.place for leaf in found):
-            words = abbreviated([leaf.rank for leaf in found], "+")
+        terms = list(leaves(self.holds))
+        if all(isinstance(leaf, Term) and leaf.element == self.place for leaf in terms):
+            words = abbreviated([leaf.rank for leaf in terms], "+")
         else:
-            words = "+".join(expression(leaf, self.place).removeprefix("g") for leaf in found)
-        words = words if len(words) <= WIDEST else f"{len(found)} terms"
+            words = "+".join(expression(leaf, self.place).removeprefix("g") for leaf in terms)
+        words = words if len(words) <= WIDEST else f"{len(terms)} terms"
         return (f"({words})" if self.outside else words) + "✓" * self.complete
 
 
@@ -101,8 +101,8 @@ class Schedule:
     @cached_property
     def cause(self) -> str | None:
         """Why it is wrong, if that is known."""
-        found = diagnosis(self.proof)
-        return None if found is None else found.cause
+        known = diagnosis(self.proof)
+        return None if known is None else known.cause
 
     def heading(self, state: int) -> str:
         return f"round {state}" if 0 < state <= self.rounds else "end" if state else "start"
@@ -202,8 +202,8 @@ def chunks_of(symbols: Iterable[Any]) -> list[int]:
     >>> chunks_of([Term(0, 4) + Term(1, 4), Term(0, 0)])
     [4, 0]
     """
-    found = (leaf for symbol in symbols for leaf in leaves(symbol))
-    return list(dict.fromkeys(leaf.element for leaf in found if isinstance(leaf, Term | Blank)))
+    terms = (leaf for symbol in symbols for leaf in leaves(symbol))
+    return list(dict.fromkeys(leaf.element for leaf in terms if isinstance(leaf, Term | Blank)))
 
 
 def abbreviated(numbers: Sequence[int], joint: str) -> str:
@@ -213,7 +213,7 @@ def abbreviated(numbers: Sequence[int], joint: str) -> str:
     ('1+2+3+0', '1…4+0')
     """
     rows = [[number for _, number in row]
-            for _, row in groupby(enumerate(numbers), key=lambda each: each[1] - each[0])]
+            for _, row in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
     return joint.join(f"{row[0]}…{row[-1]}" if len(row) > 2 and len(numbers) > 4 else joint.join(map(str, row))
                       for row in rows)
 

@@ -106,7 +106,7 @@ def words(kind: Type) -> str:  # noqa: PLR0912 - one case for each kind
         case DataclassType(cls=cls) if cls is Named:
             return "FILE.py:NAME"
         case DataclassType(fields=fields):
-            return f"a table with {', '.join(each.name for each in fields)}"
+            return f"a table with {', '.join(field.name for field in fields)}"
     return "another value"
 
 

@@ -7,5 +7,5 @@
     shown                     an object that displays itself; running, a scenario ready to run, and its outcome
     trace_events              a step for Perfetto
     proofs, transposes, collectives    proofs, checks and programs
-    plan                      a plan
+    plan, memory              a plan; model states by formula
 """

@@ -61,19 +61,19 @@ def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
 
 def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
     """The outcome of a scenario of collectives in JSON's own types."""
-    found: dict[str, Any] = plain({
+    document: dict[str, Any] = plain({
         "schema": SCHEMA,
         "title": outcome.scenario.title,
         "scenario": resolved(outcome.scenario),
         "world": world,
         "passed": outcome.passed,
         "programs": [{
-            "name": each.program.name,
-            "calls": [call.name for call in each.program.calls],
-            "sent_bytes": each.sent_bytes,
-            "messages": each.messages,
-            "results_sha256": [None if result is None else digest(result).hex() for result in each.results],
-        } for each in outcome.programs],
+            "name": program.program.name,
+            "calls": [call.name for call in program.program.calls],
+            "sent_bytes": program.sent_bytes,
+            "messages": program.messages,
+            "results_sha256": [None if result is None else digest(result).hex() for result in program.results],
+        } for program in outcome.programs],
         "findings": [vars(finding) for finding in outcome.findings],
     })
-    return found
+    return document

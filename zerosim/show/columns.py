@@ -64,12 +64,12 @@ class Figure:
     def cells(self, rows: Sequence[RowDocument], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
         """The figure of each row, with a mark if it is wrong; with `spreads` the least and the most of its ranks."""
         if self.by_rank and (spreads or not self.in_bytes):
-            words = [spread([in_unit(round(each), unit) if self.in_bytes else f"{each:.0f}"
-                             for each in row.per_step(self.key)] or ["–"]) for row in rows]
+            words = [spread([in_unit(round(count), unit) if self.in_bytes else f"{count:.0f}"
+                             for count in row.per_step(self.key)] or ["–"]) for row in rows]
         elif self.in_bytes:
             words = in_one_unit([self.value(row) for row in rows], unit)
         else:
-            words = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in map(self.value, rows)]
+            words = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in map(self.value, rows)]
         return [WRONG * (self.due in row.wrong) + cell for row, cell in zip(rows, words, strict=True)]
 
 
@@ -104,26 +104,26 @@ def meaning_of_sent(run: RunDocument) -> str:
         once = round(due / len(first.traffic) / first.steps_here / first.volume)
     multiples = [f"{row.volume if row.traffic_holds else row.mean('sent_bytes') / max(once, 1):.4g}× that"
                  for row in run.rows]
-    each = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
+    volume = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
     evenly = all(len({rank.sent_bytes for rank in row.traffic}) == 1 for row in run.rows)
     gathered, whole = in_one_unit([once, weights_bytes], unit)
     return (f"bytes per rank and step{'' if evenly else ', the mean over all'}. One all-gather of all weights: "
-            f"{gathered} {unit.name}; a step: {each}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
+            f"{gathered} {unit.name}; a step: {volume}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
             f"N = {run.ranks} ranks.)")
 
 
 def meaning_of_peak(run: RunDocument) -> str:
     """The meaning, and why peaks do not fall from a stage to the next, which keeps less."""
-    found = "largest memory of a rank at any time, with activations and messages"
+    meaning = "largest memory of a rank at any time, with activations and messages"
     rows = [(one.stage_words.sharded, one.fullest.kept_bytes, one.fullest.peak_bytes["total"], one) for one in run.rows]
     pairs = [(one, other) for (less, most, low, one), (more, least, high, other) in pairwise(rows)
              if {*less} < {*more} and least < most and high >= low]
     if not pairs:
-        return found
+        return meaning
     unit, (one, other) = unit_of(run.rows), pairs[-1]
     peak = other.fullest.peak_bytes["total"]
     beside = in_unit(peak - other.fullest.kept_bytes, unit)
-    return (f"{found}. {other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank "
+    return (f"{meaning}. {other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank "
             "holds whole weights or gradients of a unit (gradients of all units, if several micro-batches are added "
             f"before the reduction), activations and messages ({beside} of {in_unit(peak, unit)} {unit.name})")
 
@@ -173,7 +173,8 @@ FIGURES = (
 
 def shown_in(table: str, rows: Sequence[RowDocument]) -> list[Figure]:
     """The figures of a table of these rows; without steps none but the rows' names are shown."""
-    return [each for each in FIGURES if table in each.tables and not (each.if_any and not any(map(each.value, rows)))]
+    return [figure for figure in FIGURES
+            if table in figure.tables and (not figure.if_any or any(map(figure.value, rows)))]
 
 
 def bits(rows: Sequence[RowDocument]) -> list[str]:
@@ -187,19 +188,20 @@ def legend(run: RunDocument, figures: Sequence[Figure]) -> list[tuple[str, str]]
     partner = ("one process that trains alone" if run.compared_with == {"one process"}
                else "the first row that adds in the same order")
     entries = [("same bits", f"{what}, compared with those of {partner}")] if run.compared_with else []
-    entries += [(each.name, each.meaning if isinstance(each.meaning, str) else each.meaning(run)) for each in figures]
+    entries += [(figure.name, figure.meaning if isinstance(figure.meaning, str) else figure.meaning(run))
+                for figure in figures]
     wrong = any(figure.due in row.wrong for figure in figures for row in run.rows)
     return [*entries, *([(WRONG, "not what the formula says")] if wrong else [])]
 
 
 def notes(run: RunDocument) -> list[str]:
     """The warnings about a run: keys and rows that do nothing, and losses that are no numbers."""
-    found = in_words.ignored_in_words((row.name, row.ignored) for row in run.rows)
+    warnings = in_words.ignored_in_words((row.name, row.ignored) for row in run.rows)
     if idle := [row.name for row in run.rows if run.steps and not row.steps_here]:
-        found.append(f"No step was left to train in {joined_names(idle)}: the checkpoint is of the last one")
+        warnings.append(f"No step was left to train in {joined_names(idle)}: the checkpoint is of the last one")
     if diverged := {row.name: lost(row) for row in run.rows if lost(row)}:
-        found.append(f"The loss is not finite {grouped([*diverged], [*diverged.values()])}")
-    return found
+        warnings.append(f"The loss is not finite {grouped([*diverged], [*diverged.values()])}")
+    return warnings
 
 
 def lost(row: RowDocument) -> str:
@@ -221,7 +223,7 @@ def compared(run: RunDocument) -> list[dict[str, Any]]:
 
 def facts(run: RunDocument) -> dict[str, list[str]]:
     """The facts that tables state once if all rows share them: each fact, and its words for each row."""
-    found: dict[str, Callable[[RowDocument], str | None]] = {
+    words_of: dict[str, Callable[[RowDocument], str | None]] = {
         "steps": lambda row: f"{run.steps:,}",
         "final loss": lambda row: f"{row.losses[-1]:.4g} {lost(row)}".strip() if row.losses else None,
         "error of weights as codes": lambda row: as_codes(row, "weights"),
@@ -237,8 +239,8 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
             f"{run.steps - row.updates:,}" if run.steps > row.updates else None),
         "weights SHA-256": lambda row: row.weights_sha256,
     }
-    words = {what: [of(row) for row in run.rows] for what, of in found.items()}
-    return {what: [each or "none" for each in of_rows] for what, of_rows in words.items() if any(of_rows)}
+    words = {what: [of(row) for row in run.rows] for what, of in words_of.items()}
+    return {what: [word or "none" for word in of_rows] for what, of_rows in words.items() if any(of_rows)}
 
 
 def as_codes(row: RowDocument, what: str) -> str | None:
@@ -249,6 +251,6 @@ def as_codes(row: RowDocument, what: str) -> str | None:
 
 def recomputed(row: RowDocument) -> str | None:
     """The ratio of all matrix products of all ranks to those of forward and backward alone, if some were repeated."""
-    again = sum(each["recomputation"] for each in row.operations)
-    once = sum(each["forward"] + each["backward"] for each in row.operations)
+    again = sum(rank["recomputation"] for rank in row.operations)
+    once = sum(rank["forward"] + rank["backward"] for rank in row.operations)
     return f"×{1 + again / once:.3g}" if again else None

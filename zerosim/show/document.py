@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from zerosim.core.errors import UsageError
-from zerosim.core.words import ByteUnit, common_unit, plural
+from zerosim.core.words import ByteUnit, common_unit
 from zerosim.observe.trace import ClockOffset, Span, StepTimes, Trace
 from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
@@ -26,7 +26,7 @@ from zerosim.training.measurement import Figures, RankBytes, RankMemory
 from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.diagnosis import RowDifference
 from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
-from zerosim.worlds.world import World
+from zerosim.worlds.world import sharing
 
 SCHEMA = "zerosim.run/1"
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
@@ -93,8 +93,8 @@ class MemoryDocument(RankBytes):
     @property
     def on_host(self) -> Bytes:
         """The bytes on the host by kind: model states between steps, and offloaded activations at the peak."""
-        found = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
-        return {kind: count for kind, count in found.items() if count}
+        kept = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
+        return {kind: count for kind, count in kept.items() if count}
 
     @property
     def wrong(self) -> Iterator[str]:
@@ -235,8 +235,8 @@ class RowDocument(Judgement, Figures):
 
     def mean(self, figure: str) -> int:
         """A figure of traffic in a step, the mean over ranks and steps."""
-        found = self.per_step(figure)
-        return round(sum(found) / max(len(found), 1))
+        figures = self.per_step(figure)
+        return round(sum(figures) / max(len(figures), 1))
 
     @cached_property
     def traced(self) -> list[StepDocument]:
@@ -352,11 +352,6 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     }, RunDocument, from_attributes=True)
 
 
-def world_document(world: World) -> dict[str, Any]:
-    """A world in documents."""
-    return {key: value for key in ("kind", "ranks", "library", "shared_cores") if (value := getattr(world, key))}
-
-
 def row_document(row: RowOutcome) -> dict[str, Any]:
     """The values of a row's fields: those of the row and its measurement, under their names, and others."""
     config, resumed, trace = row.config, row.config.resumed, row.measured.trace
@@ -378,7 +373,7 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
 
 
 def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
-    names = [each for each in TrafficDocument.__annotations__ if hasattr(due, each)]
+    names = [name for name in TrafficDocument.__annotations__ if hasattr(due, name)]
     return {"rank": rank, **{name: getattr(measured, name) for name in names},
             **{f"formula_{name.removeprefix('sent_')}": getattr(due, name) for name in names}}
 
@@ -404,16 +399,16 @@ def plain(value: Any) -> Any:
     {'losses': [1.0, 'nan']}
     """
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def written(run: RunDocument) -> dict[str, Any]:
     """The document in JSON's own types."""
-    found: dict[str, Any] = plain(msgspec.to_builtins(run))
-    return found | {"stages": found["rows"]}
+    document: dict[str, Any] = plain(msgspec.to_builtins(run))
+    return document | {"stages": document["rows"]}
 
 
 def read(content: bytes, name: str) -> RunDocument:
@@ -429,12 +424,3 @@ def read(content: bytes, name: str) -> RunDocument:
 def unit_of(rows: Sequence[RowDocument]) -> ByteUnit:
     """The unit for all bytes of these rows, chosen by the highest peak."""
     return common_unit(max((row.fullest.peak_bytes["total"] for row in rows), default=0))
-
-
-def sharing(ranks: int, shared_cores: int) -> str:
-    """
-    >>> sharing(4, 2), sharing(4, 0)
-    ('4 ranks share 2 cores, so times include waiting for a core.', '')
-    """
-    cores = plural(shared_cores, "core")
-    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""

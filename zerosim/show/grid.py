@@ -27,10 +27,10 @@ class Column:
     to_the_left: bool = False
 
 
-def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "", most: int = 10_000) -> None:
-    """Print `words` wrapped, in `most` columns or fewer; a `key` before them has columns of its own."""
+def show_words(console: Console, words: str | Text, *, key: str = "", style: str = "") -> None:
+    """Print `words` wrapped; a `key` before them has columns of its own."""
     first = cell_len(key)
-    room = max(1, min(console.width, most) - first)
+    room = max(1, console.width - first)
     for number, line in enumerate(Text("", style=style).append(words).wrap(console, room)):
         line.rstrip()
         console.print(Text.assemble((key if not number else " " * first, style), line), soft_wrap=True)
@@ -59,9 +59,9 @@ def show_grid(console: Console, names: Sequence[str], columns: Sequence[Column],
 
 def fits(console: Console, names: Sequence[str], columns: Sequence[Column]) -> bool:
     """Whether these columns leave enough of the width for names."""
-    widths = [max(cell_len(line) for cell in (each.heading, *each.cells) for line in str(cell).split("\n"))
-              for each in columns]
-    return min(LEAST_NAME, max(map(cell_len, names), default=0)) + sum(GAP + each for each in widths) <= console.width
+    widths = [max(cell_len(line) for cell in (column.heading, *column.cells) for line in str(cell).split("\n"))
+              for column in columns]
+    return min(LEAST_NAME, max(map(cell_len, names), default=0)) + sum(GAP + width for width in widths) <= console.width
 
 
 def bar(parts: Mapping[str, int | Fraction], whole: int | Fraction, room: int) -> Text:

@@ -8,17 +8,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from statistics import fmean
 from typing import Any
 
-from zerosim.core.words import grouped, percentage, plural, printable, short, toml
+from zerosim.core.words import grouped, percentage, plural, printable, toml
 from zerosim.show import pictures
 from zerosim.show.columns import PAGE, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RowDocument, RunDocument, unit_of
 from zerosim.show.grid import Column
+from zerosim.show.table import ABOUT_TIMES, step_times
 
 Block = dict[str, Any]
-NO_TRACE = "No step of this run was traced. zerosim run SCENARIO --report FILE.html traces the last one."
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,9 @@ def template() -> Any:
 def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
     """The HTML of a page; it needs the extra [report]."""
     drawn = any("picture" in block for section in sections for block in section.blocks)
-    found: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+    text: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
                                    vega=pictures.script() if drawn else "")
-    return found + "\n"
+    return text + "\n"
 
 
 def picture(spec: pictures.Spec, about: str) -> Block:
@@ -97,14 +96,14 @@ def page(runs: Sequence[RunDocument]) -> str:
 
 def head(run: RunDocument) -> Head:
     return Head(run.title or "A run without a title", [
-        run.verdict, *(f"{each['name']}: {each['what']}" for each in run.failures)], run.passed,
+        run.verdict, *(f"{failure['name']}: {failure['what']}" for failure in run.failures)], run.passed,
         str(run.scenario["caption"]))
 
 
 def results(runs: Sequence[RunDocument]) -> Section:
     """A line for each row, the meaning of the columns, and the facts that all rows share."""
     rows = [row for run in runs for row in run.rows]
-    misfits = [{"text": each.words} for run in runs for each in run.did_not_fit]
+    misfits = [{"text": misfit.words} for run in runs for misfit in run.did_not_fit]
     if not rows:
         return Section("table", "Results", misfits)
     figures, unit = shown_in(PAGE, rows), unit_of(rows)
@@ -122,17 +121,14 @@ def results(runs: Sequence[RunDocument]) -> Section:
 
 def table(names: Sequence[str], columns: Sequence[Column]) -> Block:
     """A table of figures with a line for each name."""
-    return {"heads": ["row", *(each.heading.replace("\n", " ") for each in columns)], "figures": True,
-            "rows": [[name, *(str(each.cells[at]) for each in columns)] for at, name in enumerate(names)]}
+    return {"heads": ["row", *(column.heading.replace("\n", " ") for column in columns)], "figures": True,
+            "rows": [[name, *(str(column.cells[at]) for column in columns)] for at, name in enumerate(names)]}
 
 
 def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0) -> Section:
     """The timeline of a step and its memory for each row, on one scale of time."""
     traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
     drawn, until_ns = pictures.drawn_ranks(rows), pictures.end_of(rows)
-    times = [(row.step_ns, fmean(step.computation_ns for step in row.traced)) for row in traced]
-    lines = [[row.name, *(short(ns / 1e6) for ns in (whole, computing, whole - computing)), percentage(row.hidden)]
-             for row, (whole, computing) in zip(traced, times, strict=True)]
     blocks: list[Block] = []
     for row in rows:
         memory = pictures.memory(row, until_ns, device_bytes)
@@ -143,13 +139,13 @@ def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_by
             memory["title"] = pictures.titled(row)
         blocks.append(picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind"))
     return Section("step", "A step in time", [
-        *([note(f"{', '.join(row.name for row in untraced)}: {NO_TRACE}")] if untraced else []),
+        *([note(f"{', '.join(row.name for row in untraced)}: no step of this run was traced; zerosim run SCENARIO "
+                "--report FILE.html traces the last one")] if untraced else []),
         *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
           for row in traced if drawn < row.ranks),
         *(note(words) for words in about_times if traced),
         *({"text": comparison(traced[0], other)} for other in traced[1:]),
-        {"heads": ("row", "step, ms", "computes, ms", "not computing, ms", "communication overlapped"), "rows": lines,
-         "figures": True},
+        table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])), note(ABOUT_TIMES),
         note("These pictures show one stretch of time. Dragging pans them, the wheel zooms with Ctrl; on a chosen one "
              "+ and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
         *blocks])
@@ -169,7 +165,7 @@ def differences(one: RunDocument, other: RunDocument) -> list[Section]:
     """The keys in which the scenarios of two runs differ, and whether their rows have the same weights."""
     keys = [{f"{section}.{key}".rstrip("."): value for section, table in run.scenario.items()
              for key, value in (table if isinstance(table, dict) else {"": table}).items()} for run in (one, other)]
-    lines = [[key, *(json.dumps(each.get(key), ensure_ascii=False) for each in keys)]
+    lines = [[key, *(json.dumps(table.get(key), ensure_ascii=False) for table in keys)]
              for key in dict.fromkeys([*keys[0], *keys[1]])
              if keys[0].get(key) != keys[1].get(key) and key not in ("title", "caption")]
     ours, theirs = ({row.weights_sha256 for row in run.rows} for run in (one, other))

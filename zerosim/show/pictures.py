@@ -64,8 +64,8 @@ def activity(what: str) -> str:
     >>> activity("loss"), activity("broadcast"), activity("tensor_all_reduce"), activity("compress")
     ('forward', 'gather', 'reduce', 'other')
     """
-    found = [BY_NAME.get(each, each) for each in (what, what.partition("_")[2])]
-    return next((each for each in found if each in ACTIVITIES), "other")
+    names = [BY_NAME.get(name, name) for name in (what, what.partition("_")[2])]
+    return next((name for name in names if name in ACTIVITIES), "other")
 
 
 def colour(field: str, colours: Mapping[str, str]) -> Spec:
@@ -235,17 +235,17 @@ def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
 
 def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]:
     """Every picture with data, by the name of its file; rows are numbered from 1."""
-    found = {"kept": kept(rows, device_bytes), "sent": sent(rows), "losses": losses(rows)}
+    specs = {"kept": kept(rows, device_bytes), "sent": sent(rows), "losses": losses(rows)}
     drawn, until_ns = drawn_ranks(rows), end_of(rows)
     for number, row in enumerate(rows, 1):
-        found[f"memory-{number}"] = memory(row, until_ns, device_bytes) | {"title": titled(row)}
+        specs[f"memory-{number}"] = memory(row, until_ns, device_bytes) | {"title": titled(row)}
         if row.traced:
-            found[f"step-{number}"] = {
+            specs[f"step-{number}"] = {
                 "vconcat": [timeline(row, drawn, until_ns), memory(row, until_ns, device_bytes)],
                 "resolve": {"scale": {"color": "independent", "stroke": "independent"}}}
         if row.traced and row.ranks > 1:
-            found[f"partners-{number}"] = partners(row)
-    return {name: spec for name, spec in found.items() if numbers(spec)}
+            specs[f"partners-{number}"] = partners(row)
+    return {name: spec for name, spec in specs.items() if numbers(spec)}
 
 
 def numbers(spec: Spec) -> list[dict[str, Any]]:
@@ -280,10 +280,10 @@ def drawable(spec: Any, width: int = 0) -> Any:
     width in pixels, pictures as wide as their container are that wide.
     """
     if isinstance(spec, dict):
-        whole = {key: drawable(each, width) for key, each in spec.items()}
+        whole = {key: drawable(value, width) for key, value in spec.items()}
         return whole | {"width": width} if width and whole.get("width") == "container" else whole
     if isinstance(spec, list):
-        return [drawable(each, width) for each in spec]
+        return [drawable(item, width) for item in spec]
     return printable(spec) if isinstance(spec, str) else spec
 
 
@@ -294,13 +294,13 @@ def interactive(spec: Spec) -> Spec:
 def svg(spec: Spec, width: int = 860) -> str:
     """The picture as a file, on white; the names of its clips count from 0, whatever was drawn before."""
     whole = drawable(interactive(spec), width) | {"background": "white", "config": CONFIG | {"aria": False}}
-    found: str = converter().vegalite_to_svg(whole)
+    picture: str = converter().vegalite_to_svg(whole)
     names: dict[str, str] = {}
     clip = re.compile(r'(?<=id="clip)\d+|(?<=url\(#clip)\d+')
-    return clip.sub(lambda number: names.setdefault(number[0], str(len(names))), found)
+    return clip.sub(lambda number: names.setdefault(number[0], str(len(names))), picture)
 
 
 def pixels(picture: str, scale: float = 2.0) -> bytes:
     """An SVG as a PNG."""
-    found: bytes = converter().svg_to_png(picture, scale=scale)
-    return found
+    image: bytes = converter().svg_to_png(picture, scale=scale)
+    return image

@@ -66,7 +66,7 @@ FIGURES = (
     PlanFigure("waits", "exposed communication: time in which the device does not compute",
                lambda row: row.exposed_seconds, duration, at_the_prompt=True),
     PlanFigure("bubble", "share of the step in which the ranks of a pipeline wait for each other's passes",
-               lambda row: row.found.bubble, "{:.1%}".format, if_any=True),
+               lambda row: row.rehearsal.bubble, "{:.1%}".format, if_any=True),
     PlanFigure("MFU", "operations that the model needs, over the device's peak rate: 6 for a token and each parameter "
                       "that it meets", lambda row: row.mfu, "{:.1%}".format, at_the_prompt=True),
     PlanFigure("HFU", "the same of executed matrix products; the lookup of an embedding, a norm and a bias have none",
@@ -76,26 +76,26 @@ FIGURES = (
 
 
 def figures(rows: Sequence[PlannedRow]) -> list[PlanFigure]:
-    return [each for each in FIGURES if not (each.if_any and not any(map(each.value, rows)))]
+    return [figure for figure in FIGURES if not figure.if_any or any(map(figure.value, rows))]
 
 
-def shown_plan(plan: Plan) -> Shown:
-    """A plan that displays itself; the rows are the document's, memory in `…_bytes`."""
+def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
+    """A plan that displays itself; the rows are the document's, memory in `…_bytes`; `command` repeats it."""
     def show_short(console: Console) -> None:
-        show_grid(console, plan.names, [each.column(plan.rows) for each in FIGURES if each.at_the_prompt])
+        show_grid(console, plan.names, [figure.column(plan.rows) for figure in FIGURES if figure.at_the_prompt])
         console.print(plan.verdict, soft_wrap=True)
 
     return Shown(
         plan, plan.passed, plan.verdict, printed(show_short),
         show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
-        make_page=lambda: Page(plan_page(plan, "zs.plan"), f"all of {plan.scenario.title or 'a plan'}"))
+        make_page=lambda: Page(plan_page(plan, command), f"all of {plan.scenario.title or 'a plan'}"))
 
 
 def show_plan(console: Console, plan: Plan) -> None:
     """Show a plan: the table, then sentences."""
     show_words(console, plan.setting, style="dim")
-    show_grid(console, plan.names, [each.column(plan.rows) for each in figures(plan.rows)])
+    show_grid(console, plan.names, [figure.column(plan.rows) for figure in figures(plan.rows)])
     for figure in figures(plan.rows):
         if figure.meaning:
             show_words(console, figure.meaning, key=f"{figure.heading:<8}  ", style="dim")
@@ -116,7 +116,7 @@ def show_sweep(console: Console, plan: Plan) -> None:
     table: dict[str, dict[str, str]] = {}
     key = ""
     for row in plan.rows if not plan.search else ():
-        keys = dict(each.split("=", 1) for each in row.swept)
+        keys = dict(key.split("=", 1) for key in row.swept)
         if not keys:
             return
         key = "train.micro_batch" if "train.micro_batch" in keys else next(iter(keys))
@@ -155,8 +155,8 @@ def plan_page(plan: Plan, command: str) -> str:
         f"{plan.scenario.caption}\n{plan.setting}".strip())
     return html([head], [
         Section("table", "Memory and time of each row", [
-            table(names, [each.column(plan.rows) for each in shown]), {"lines": plan.notes},
-            note("; ".join(f"{each.heading}: {each.meaning}" for each in shown if each.meaning)),
+            table(names, [figure.column(plan.rows) for figure in shown]), {"lines": plan.notes},
+            note("; ".join(f"{figure.heading}: {figure.meaning}" for figure in shown if figure.meaning)),
             *[note(f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows.")] * (len(names) > MOST_DRAWN),
             picture(pictures.peaks(rows, device_bytes), "memory of a rank at the peak, by kind"),
             picture(pictures.kept(rows), "memory of a rank between steps, by kind")]),
@@ -167,16 +167,16 @@ def plan_page(plan: Plan, command: str) -> str:
 
 def drawn_rows(plan: Plan) -> list[RowDocument]:
     """The data of the rows whose step is drawn, for the pictures of a run; the planned rank stands for all."""
-    found = []
+    rows = []
     for name, row in list(zip(plan.names, plan.rows, strict=True))[:MOST_DRAWN]:
         trace = replace(row.trace, steps=[replace(step, memory=thinned(step.memory)) for step in row.trace.steps])
-        peak = {str(kind): row.found.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
-        resting = {str(kind): row.found.resting[kind] for kind in MEMORY_KINDS}
-        found.append(RowDocument(
+        peak = {str(kind): row.rehearsal.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
+        resting = {str(kind): row.rehearsal.resting[kind] for kind in MEMORY_KINDS}
+        rows.append(RowDocument(
             stage=str(row.config.stage_key), name=name, hosts=[0] * row.config.all_ranks,
             model={"title": row.config.model.words, "parameters": row.config.model.count},
             memory=[MemoryDocument(rank=0, peak_bytes=peak, resting_bytes=resting)], trace=trace_document(trace)))
-    return found
+    return rows
 
 
 def thinned(curve: Curve) -> Curve:
@@ -186,8 +186,8 @@ def thinned(curve: Curve) -> Curve:
     [(6, {'buffers': 6}), (13, {'buffers': 6})]
     """
     def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
-        return max(curve, key=lambda found: sum(found[1].values()))
+        return max(curve, key=lambda moment: sum(moment[1].values()))
 
     moments = [fullest(list(same)) for _, same in groupby(curve, key=itemgetter(0))]
-    each = max(1, -(-len(moments) // MOST_CHANGES))
-    return [fullest(moments[at : at + each]) for at in range(0, len(moments), each)]
+    width = max(1, -(-len(moments) // MOST_CHANGES))
+    return [fullest(moments[at : at + width]) for at in range(0, len(moments), width)]

@@ -25,6 +25,17 @@ from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
 from zerosim.show.transposes import on_tape, shown_proofs
 
+SHOWN = 8
+"""The most ranks for which the sums are printed."""
+OPERATION_FIGURES = {
+    "kept_bytes": "bytes", "forward_products": "operations\nforward", "backward_products": "\nbackward",
+    "forward_moves": "bytes moved\nforward", "backward_moves": "\nbackward"}
+"""The figures of the table, with their headings."""
+ABOUT_OPERATIONS = (
+    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
+    "kept but passed again. Operations: floating-point operations of matrix products; a plan charges all other "
+    "operations by the bytes that they move, each element once.")
+
 
 def proved(
     collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None,
@@ -39,14 +50,15 @@ def proved(
         if claims or ranks_per_host:
             raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
         return shown_proofs(operation, asked)
-    found = asked_subject(collective, claims, ranks_per_host, loader)
-    proofs = proofs_of(found, asked)
+    subject = asked_subject(collective, claims, ranks_per_host, loader)
+    proofs = proofs_of(subject, asked)
     passed = all(proof.holds for proof in proofs)
     verdict = "proved" if passed else "not proved"
     return Shown(
-        proofs, passed, verdict, f"<{found.name} on {', '.join(str(proof.size) for proof in proofs)} ranks: {verdict}>",
-        show=lambda console: show_proofs(console, found, asked, proofs),
-        make_document=lambda: document(found, proofs),
+        proofs, passed, verdict,
+        f"<{subject.name} on {', '.join(str(proof.size) for proof in proofs)} ranks: {verdict}>",
+        show=lambda console: show_proofs(console, subject, asked, proofs),
+        make_document=lambda: document(subject, proofs),
         rows_of=lambda document: [
             {key: proof[key] for key in ("ranks", "holds", "order", "sent", "cause", "command")}
             for proof in document["proofs"]])
@@ -60,26 +72,26 @@ def checked_part(part: Any) -> Shown:
     if isinstance(part, str):
         if not is_python(part):
             raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
-        found = checked(part, Loader().load(part).value)
+        check = checked(part, Loader().load(part).value)
     else:
-        found = checked(code_of(part)[0], part)
+        check = checked(code_of(part)[0], part)
     return Shown(
-        found, found.holds, found.state, f"<check of {found.name}: {found.state}>",
-        show=lambda console: show_check(console, found),
-        make_document=lambda: {"name": found.name, "state": found.state, "claims": claims_of(found)},
+        check, check.holds, check.state, f"<check of {check.name}: {check.state}>",
+        show=lambda console: show_check(console, check),
+        make_document=lambda: {"name": check.name, "state": check.state, "claims": claims_of(check)},
         rows_of=lambda document: list(document["claims"]))
 
 
-def claims_of(found: CheckedPart) -> list[dict[str, str | None]]:
+def claims_of(check: CheckedPart) -> list[dict[str, str | None]]:
     """Each claim as `zerosim check --json` writes it in a line."""
-    return [{"part": found.name, "claim": claim.says, "state": claim.state, "complaint": claim.complaint}
-            for claim in found.claims]
+    return [{"part": check.name, "claim": claim.says, "state": claim.state, "complaint": claim.complaint}
+            for claim in check.claims]
 
 
-def show_check(console: Console, found: CheckedPart) -> None:
+def show_check(console: Console, check: CheckedPart) -> None:
     """Print a line for each claim, below a failed one the complaint."""
-    console.print(f"{found.name}: {found.state}", markup=False, soft_wrap=True)
-    for claim in found.claims if found.state != "not yet written" else ():
+    console.print(f"{check.name}: {check.state}", markup=False, soft_wrap=True)
+    for claim in check.claims if check.state != "not yet written" else ():
         mark = {"holds": "✓", "does not hold": "✗"}.get(claim.state, "–")
         untried = " (not tried)" if claim.state == "not tried" else ""
         console.print(f"  {mark} {claim.says}{untried}", markup=False, soft_wrap=True)
@@ -87,33 +99,19 @@ def show_check(console: Console, found: CheckedPart) -> None:
             console.print(f"      {line}", markup=False, soft_wrap=not console.is_terminal)
 
 
-OPERATION_FIGURES = {
-    "kept_bytes": "bytes", "forward_products": "operations\nforward", "backward_products": "\nbackward",
-    "forward_moves": "bytes moved\nforward", "backward_moves": "\nbackward"}
-"""The figures of the table, with their headings."""
-ABOUT_OPERATIONS = (
-    "keeps: from forward to backward; y is the output, saved the extra results of forward; weight and bias are not "
-    "kept but passed again. Operations: floating-point operations of matrix products; a plan charges all other "
-    "operations by the bytes that they move, each element once.")
-
-
-def show_operations(console: Console, found: Sequence[OperationFigures]) -> None:
+def show_operations(console: Console, operations: Sequence[OperationFigures]) -> None:
     """Print a line of figures for each operation, then its formula and its example."""
-    show_grid(console, [operation.name for operation in found], [
-        Column("keeps", [", ".join(operation.keeps) or "–" for operation in found], to_the_left=True),
-        *(Column(heading, [f"{getattr(operation, name):,}" for operation in found])
+    show_grid(console, [operation.name for operation in operations], [
+        Column("keeps", [", ".join(operation.keeps) or "–" for operation in operations], to_the_left=True),
+        *(Column(heading, [f"{getattr(operation, name):,}" for operation in operations])
           for name, heading in OPERATION_FIGURES.items())])
     show_words(console, ABOUT_OPERATIONS, style="dim")
-    for operation in found:
+    for operation in operations:
         settings = [f"{name}={value}" for name, value in operation.settings.items()]
         shapes = [f"{name} {shape}" for name, shape in operation.inputs.items()]
         console.print(Text.assemble((operation.name, "bold"), "  ", (
             f"{', '.join([*shapes, *settings])} → {operation.output}", "dim")), soft_wrap=True)
         show_words(console, operation.formula, key="    ")
-
-
-SHOWN = 8
-"""The most ranks for which the sums are printed."""
 
 
 def show_proofs(console: Console, subject: Subject, asked: Sequence[int], proofs: Sequence[Proof]) -> None:
@@ -173,7 +171,7 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
             "sent": proof.sent and proof.sent._asdict(),
             "held": [[str(symbol) for symbol in held] for held in proof.held],
             "faults": [vars(fault) for fault in proof.faults],
-            "cause": found and found.cause,
-            "command": found and found.command,
-        } for proof, found in zip(proofs, map(diagnosis, proofs), strict=True)],
+            "cause": diagnosed and diagnosed.cause,
+            "command": diagnosed and diagnosed.command,
+        } for proof, diagnosed in zip(proofs, map(diagnosis, proofs), strict=True)],
     }

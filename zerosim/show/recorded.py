@@ -60,14 +60,14 @@ def shown(
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    found = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
-    row = found.algorithm or found.declared
+    collective = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
+    row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
-        raise UsageError(f"{found.name} serves {row.limit}, not {ranks}")
-    refuse(given & {"root"} if not found.kind.rooted else set(), found.name)
+        raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
+    refuse(given & {"root"} if not collective.kind.rooted else set(), collective.name)
     if not 0 <= (root or 0) < ranks:
         raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")
-    schedule = scheduled(found, ranks, root or 0)
+    schedule = scheduled(collective, ranks, root or 0)
     if only not in (None, *range(len(schedule.states))):
         raise UsageError(f"round {only}: there are rounds 0 to {len(schedule.states) - 1}")
     return shown_schedule(schedule, only)

@@ -17,7 +17,7 @@ from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run
 from zerosim.show.collectives import shown_collectives
 from zerosim.show.columns import compared
-from zerosim.show.document import RunDocument, document, world_document, written
+from zerosim.show.document import RunDocument, document, written
 from zerosim.show.page import page
 from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
@@ -28,7 +28,7 @@ from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.local import LocalWorld
-from zerosim.worlds.world import World
+from zerosim.worlds.world import World, world_document
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,14 +58,12 @@ class ShownOutcome(Shown):
 
         Raises `UsageError` for an unknown picture, and if vl-convert is not installed.
         """
-        names, specs = [each.name for each in self.run.rows], files(self.run.rows)
+        names, specs = [row.name for row in self.run.rows], files(self.run.rows)
         if row and row not in names:
             raise UsageError(f"there is no row {row!r}; there are {joined(names)}")
         key = f"{name}-{names.index(row) + 1}" if row else name
         if key not in specs:
-            of_a_row = f", and of a row, such as row={names[0]!r}, step, memory and partners" if names else ""
-            raise UsageError(f"there is no picture {name!r}{' of a row' * bool(row)}; there are "
-                             f"{joined([each for each in specs if '-' not in each])}{of_a_row}")
+            raise UsageError(f"there is no picture {key!r}; there are {joined([*specs])}")
         return Picture(svg(specs[key]), f"{name}{f' of {row}' * bool(row)} in {self.run.title or 'a run'}")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
@@ -144,6 +142,6 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     else:
         steps = scenario.train.steps
         prepared = training(scenario, traced=range(max(steps, 1), steps + 1))
-    found = prepared.run(prepared.local_world(), Silent(), None)
-    assert found is not None
-    return found
+    outcome = prepared.run(prepared.local_world(), Silent(), None)
+    assert outcome is not None
+    return outcome

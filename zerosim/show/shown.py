@@ -128,8 +128,8 @@ class Shown:
         return self.about
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        found = {"text/plain": str(self)}
+        forms = {"text/plain": str(self)}
         if self.draw is not None:
             with suppress(UsageError):  # too large to be drawn
-                found["image/svg+xml"] = self.draw().svg
-        return found
+                forms["image/svg+xml"] = self.draw().svg
+        return forms

@@ -82,7 +82,7 @@ def events_of(trace: Trace) -> list[StepEvent]:
     """
     columns = [list(acts(step)) for step in sorted(trace.steps, key=lambda step: step.rank)]
     names = [[name for name, _ in column] for column in columns]
-    if any(each != names[0] for each in names):
+    if any(of_rank != names[0] for of_rank in names):
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--report FILE.html draws each rank")
     return [
@@ -110,8 +110,8 @@ def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
         if span.lane == COMPUTATION:
             yield (span.what, span.unit), part(span.end_ns)
         elif span.lane == COLLECTIVES:
-            yield (span.what, span.unit), part(span.end_ns, [each for each in thread if within(each, span)])
-        elif span.lane == OUT and not any(within(span, each) for each in collectives):
+            yield (span.what, span.unit), part(span.end_ns, [message for message in thread if within(message, span)])
+        elif span.lane == OUT and not any(within(span, collective) for collective in collectives):
             yield ("message", ""), part(span.end_ns, [span])
     yield ("between steps", ""), part(step.end_ns)
 

@@ -5,7 +5,7 @@ bytes in one unit and with bars, and below it every heading and every stage is e
 kind, padding, formulas and full digests. Everything fits into 80 columns and reads without colour.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from statistics import fmean
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, bits, facts, legend, notes, shown_in
-from zerosim.show.document import RunDocument, StepDocument, unit_of
+from zerosim.show.document import RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -26,6 +26,8 @@ TIMES: dict[str, Callable[[StepDocument], int]] = {
     "waiting": attrgetter("waiting_ns"), "idle": attrgetter("idle_ns"), "offload": attrgetter("moving_ns"),
     "exposed": attrgetter("waiting_for_memory_ns"), "collectives": attrgetter("communication_ns")}
 """The times of a step; those of copies to the host and back are shown where there are any."""
+ABOUT_TIMES = ("Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in "
+               "collectives that overlaps computation.")
 
 
 def show_heading(console: Console, title: str, caption: str, setting: str) -> None:
@@ -43,7 +45,7 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     if run.rows:
         names = [*(row.name for row in run.rows), *(row.name for row in run.did_not_fit)]
         tables = [columns(run, room) for room in BARS]
-        show_grid(console, names, next((each for each in tables if fits(console, names, each)), tables[-1]))
+        show_grid(console, names, next((table for table in tables if fits(console, names, table)), tables[-1]))
         show_shared(console, run)
         console.print()
         entries = [*of_stages(run), *legend(run, figures(run))]
@@ -59,9 +61,9 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     for misfit in run.did_not_fit:
         show_words(console, misfit.words)
     for row in run.rows:
-        if found := row.first_divergence:
-            show_words(console, f"{row.name}: {found.words}", style="red")
-            orders = found.order_of_addition or {}
+        if first := row.first_divergence:
+            show_words(console, f"{row.name}: {first.words}", style="red")
+            orders = first.order_of_addition or {}
             for side, words in orders.items() if len({*orders.values()}) > 1 else ():
                 show_words(console, words, key=f"    {side + ' adds':<15} ")
     for difference in run.differences:
@@ -82,12 +84,12 @@ def figures(run: RunDocument) -> list[Figure]:
 def columns(run: RunDocument, room: int) -> list[Column]:
     """Whether each row has the bits of its reference and, if there were steps, the figures of the terminal; with room,
     bars beside them. Rows that did not fit have none."""
-    blank, found = [""] * len(run.did_not_fit), list[Column]()
+    blank, shown = [""] * len(run.did_not_fit), list[Column]()
     if run.compared_with or run.did_not_fit:
         partner = "one process" if run.compared_with <= {"one process"} else "another row"
         styles = {"yes": "green", "NO": "bold red", "does not fit": "yellow"}
         words = [*bits(run.rows), *("does not fit" for _ in blank)]
-        found.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
+        shown.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
             Text(word, style=styles.get(word, "")) for word in words]))
     for figure in figures(run):
         cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
@@ -95,12 +97,12 @@ def columns(run: RunDocument, room: int) -> list[Column]:
         beside = figure.bar is not None and room > 0
         if figure.bar is not None and beside:
             parts, width = [*map(figure.bar, run.rows)], max(map(len, cells))
-            whole = max(sum(each.values()) for each in parts)
-            for cell, each in zip(cells, parts, strict=True):
+            whole = max(sum(bar_parts.values()) for bar_parts in parts)
+            for cell, bar_parts in zip(cells, parts, strict=True):
                 cell.pad_left(width - len(cell))
-                cell.append(" ").append_text(bar(each, whole, room))
-        found.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
-    return found
+                cell.append(" ").append_text(bar(bar_parts, whole, room))
+        shown.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
+    return shown
 
 
 def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
@@ -118,15 +120,15 @@ def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
 
 def show_shared(console: Console, run: RunDocument) -> None:
     """Show each fact once if all rows share it, else with its rows."""
-    found, names = facts(run), [row.name for row in run.rows]
-    steps, digests = found.pop("steps")[0], found.pop("weights SHA-256", [])
-    same = [f"{what} {words[0]}" for what, words in found.items() if len({*words}) == 1]
+    shared, names = facts(run), [row.name for row in run.rows]
+    steps, digests = shared.pop("steps")[0], shared.pop("weights SHA-256", [])
+    same = [f"{what} {words[0]}" for what, words in shared.items() if len({*words}) == 1]
     if len({*digests}) > 1:
-        found["weights SHA-256"] = [short_digest(each) for each in digests]
+        shared["weights SHA-256"] = [short_digest(digest) for digest in digests]
     alike = ["the same weights"] if len(digests) > 1 and len({*digests}) == 1 else []
     prefix = {1: "", 2: "In both rows: "}.get(len(names), f"In all {len(names)} rows: ")
     show_words(console, f"{prefix}{', '.join([f'{steps} step' + 's' * (steps != '1'), *same, *alike])}")
-    for what, words in found.items():
+    for what, words in shared.items():
         if len({*words}) > 1:
             show_words(console, f"{what[:1].upper()}{what[1:]}: {grouped(names, words)}")
 
@@ -134,18 +136,19 @@ def show_shared(console: Console, run: RunDocument) -> None:
 def show_times(console: Console, run: RunDocument) -> None:
     """Show milliseconds of each part of the traced steps, and why times may mean little."""
     traces = {row.name: row.trace for row in run.rows if row.trace and row.trace.steps}
-    if not traces:
-        return
-    copies = any(step.moving_ns or step.waiting_for_memory_ns for trace in traces.values() for step in trace.steps)
-    columns = [Column(f"{heading}\nms", [short(fmean(map(time, trace.steps)) / 1e6) for trace in traces.values()])
-               for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")]
-    columns.append(Column("hidden\nof it", [percentage(trace.hidden) for trace in traces.values()]))
-    show_subheading(console, "The time of a step")
-    show_grid(console, [*traces], columns)
-    words = ("Mean over ranks and traced steps. Waiting: exposed communication. Hidden: the share of the time in "
-             f"collectives that overlaps computation. {run.about_times}")
-    show_words(console, words.rstrip(), style="dim")
-    console.print()
+    if traces:
+        show_subheading(console, "The time of a step")
+        show_grid(console, [*traces], step_times([*traces.values()]))
+        show_words(console, f"{ABOUT_TIMES} {run.about_times}".rstrip(), style="dim")
+        console.print()
+
+
+def step_times(traces: Sequence[TraceDocument]) -> list[Column]:
+    """The milliseconds of each part of the traced steps."""
+    copies = any(step.moving_ns or step.waiting_for_memory_ns for trace in traces for step in trace.steps)
+    return [*(Column(f"{heading}\nms", [short(fmean(map(time, trace.steps)) / 1e6) for trace in traces])
+              for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")),
+            Column("hidden\nof it", [percentage(trace.hidden) for trace in traces])]
 
 
 def show_details(console: Console, run: RunDocument) -> None:
@@ -153,7 +156,8 @@ def show_details(console: Console, run: RunDocument) -> None:
     if run.steps:
         show_subheading(console, "What a rank sends in a step, keeps between steps and holds at the peak")
         rows, unit = run.rows, unit_of(run.rows)
-        columns = [Column(each.title(unit), each.cells(rows, unit, spreads=True)) for each in shown_in(VERBOSE, rows)]
+        columns = [Column(figure.title(unit), figure.cells(rows, unit, spreads=True))
+                   for figure in shown_in(VERBOSE, rows)]
         if not run.takes_turns:
             columns.append(Column("ms", [short(1e3 * row.seconds["train"] / max(row.steps_here, 1)) for row in rows]))
         for name in sorted({name for row in rows for rank in row.traffic for name in rank.by_collective}):
@@ -168,7 +172,7 @@ def show_details(console: Console, run: RunDocument) -> None:
         unit = unit_of(run.rows)
         show_grid(console, [*fragmented], [
             Column(f"{allocator.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
-                in_unit(found.beyond_peak_bytes[allocator], unit) for found in fragmented.values()])
+                in_unit(fragments.beyond_peak_bytes[allocator], unit) for fragments in fragmented.values()])
             for allocator in next(iter(fragmented.values())).beyond_peak_bytes])
         show_words(console, "Laid out: kept gradients and saved activations have fixed places in one block, allocated "
                             "in advance.", style="dim")
@@ -190,7 +194,7 @@ def show_subheading(console: Console, words: str) -> None:
 def show_other_ranks(console: Console, run: RunDocument) -> None:
     """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
     rows = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
-    rows += [(each.ranks, each.name, each.weights_sha256) for each in run.on_other_ranks]
+    rows += [(row.ranks, row.name, row.weights_sha256) for row in run.on_other_ranks]
     console.print("SHA-256 of the weights", style="bold")
     for ranks in sorted({ranks for ranks, _, _ in rows}):
         by_digest = by_key((digest, name) for on, name, digest in rows if on == ranks)
@@ -208,7 +212,7 @@ def show_conclusion(console: Console, run: RunDocument) -> None:
         show_words(console, f"Not checked: {joined_names(unused)} must not fit, but no row here uses it")
     verdict = run.verdict
     if not run.passed:
-        failures = [f"{each['name']}: {each['what']}" for each in run.failures]
+        failures = [f"{failure['name']}: {failure['what']}" for failure in run.failures]
         verdict = f"FAILED: {'; '.join(failures)}"
         if len(verdict) > console.width:
             verdict = run.verdict

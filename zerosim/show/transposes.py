@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from zerosim.autograd.operation import Into, Operation, Shape
-from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, TapeCollective
+from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Loader, is_python
 from zerosim.core.terms import leaves, symbols
@@ -15,7 +15,7 @@ from zerosim.core.words import plural
 from zerosim.observe.record import record
 from zerosim.show.grid import Column, show_grid
 from zerosim.show.shown import Shown
-from zerosim.training.transposes import cases_of, met, transpose_fault
+from zerosim.training.transposes import cases_of, first_fault, law_of, met
 
 MOST_RANKS = 16
 """The most ranks of a proof: both sides are computed for every two of them."""
@@ -55,26 +55,6 @@ def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
         make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs})
 
 
-def first_fault(operation: Operation, size: int) -> str | None:
-    """The first fault among the cases of an operation, all of whose inputs have one shape; or its error."""
-    found = (transpose_fault(operation, [shape] * len(operation.inputs), settings)
-             for shape, settings in cases_of(operation, size))
-    try:
-        return next(filter(None, found), None)
-    except ZerosimError:
-        raise
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-def law_of(operation: Operation) -> str:
-    """The proved law, in words."""
-    exact = isinstance(operation, TapeCollective)
-    alike = "".join(f"; all ranks have {name} alike" for name in operation.alike)
-    return ("backward is the transpose of forward: ⟨C x, y⟩ = ⟨x, Cᵀ y⟩ between every two ranks, "
-            f"{'exactly, on integers' if exact else 'by central differences in float64'}{alike}")
-
-
 def shown_transpose(operation: Operation, size: int) -> Shown:
     """Forward of an operation on symbols, and its transpose: each rank's arrays before and after.
 
@@ -105,11 +85,11 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
     verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
 
     def show(console: Console) -> None:
-        for each in passes:
-            heading = f"{each['pass']}, {plural(each['rounds'], 'round')}, {plural(each['messages'], 'message')}"
-            console.print(heading, style="bold")
+        for drawing in passes:
+            cost = f"{plural(drawing['rounds'], 'round')}, {plural(drawing['messages'], 'message')}"
+            console.print(f"{drawing['pass']}, {cost}", style="bold")
             show_grid(console, [f"  rank {rank}" for rank in range(size)], [
-                Column(each[key], [" ".join(row) for row in each[side]], to_the_left=True)
+                Column(drawing[key], [" ".join(row) for row in drawing[side]], to_the_left=True)
                 for key, side in (("from", "before"), ("to", "after"))])
         console.print(verdict, style="red" if fault else "green", soft_wrap=True)
 
@@ -118,8 +98,8 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
         make_document=lambda: {"schema": "zerosim.transpose_drawing/1", "subject": operation.name, "ranks": size,
                                "passes": passes, "fault": fault},
         rows_of=lambda document: [
-            {"pass": each["pass"], "rank": rank, "before": before, "after": after} for each in document["passes"]
-            for rank, (before, after) in enumerate(zip(each["before"], each["after"], strict=True))])
+            {"pass": drawing["pass"], "rank": rank, "before": before, "after": after} for drawing in document["passes"]
+            for rank, (before, after) in enumerate(zip(drawing["before"], drawing["after"], strict=True))])
 
 
 def drawn(program: Callable[..., Any], given: str, made: str, vectors: Sequence[Any]) -> dict[str, Any]:
@@ -134,8 +114,8 @@ def drawn(program: Callable[..., Any], given: str, made: str, vectors: Sequence[
                          "integers")
 
     def texts(arrays: Sequence[Any]) -> list[list[str]]:
-        return [["+".join(f"{given}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(each))
-                 for each in array] for array in arrays]
+        return [["+".join(f"{given}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(symbol))
+                 for symbol in array] for array in arrays]
 
     return {"pass": program.__name__, "from": given, "to": made, "rounds": recording.rounds,
             "messages": len(recording.messages), "before": texts(before), "after": texts(recording.results)}

@@ -29,7 +29,7 @@ RankSchedule = Callable[[int, int, int, int], list[Slot]]
 def in_turn(forwards: Iterable[Slot], backwards: Iterable[Slot], ahead: int) -> list[Slot]:
     """`ahead` forwards as warm-up, then one forward and one backward in turn, then the remaining backwards.
 
-    >>> [slot.what for slot in in_turn([Slot("F", each, 0) for each in range(3)], [Slot("B", 0, 0)] * 3, 1)]
+    >>> [slot.what for slot in in_turn([Slot("F", number, 0) for number in range(3)], [Slot("B", 0, 0)] * 3, 1)]
     ['F', 'F', 'B', 'F', 'B', 'B']
     """
     warm_up, later, earlier = [*forwards], iter(backwards), list[Slot]()

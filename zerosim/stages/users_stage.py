@@ -46,7 +46,7 @@ def declared(
 ) -> Stage:
     """The stage of a step with these declarations. Raises `UsageError` for invalid ones."""
     if frozenset(sharded) not in SHIPPED:
-        allowed = "; ".join(", ".join(each) or "nothing" for each in (each.sharded for each in STAGES.values()))
+        allowed = "; ".join(", ".join(shipped.sharded) or "nothing" for shipped in STAGES.values())
         raise UsageError(f"{name} shards {', '.join(map(str, sharded))}; a stage shards one of: {allowed} (of "
                          f"{', '.join(MODEL_STATES)})")
     if wire and wire not in PRECISIONS:

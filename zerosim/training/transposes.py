@@ -17,7 +17,7 @@ from zerosim.autograd import differences
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.tape_collectives import Direction, TapeCollective
 from zerosim.core.allocation import Array
-from zerosim.core.errors import UsageError
+from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.sharding import Directions
 from zerosim.observe.observed import Observed
 from zerosim.training.groups import groups_of
@@ -55,6 +55,26 @@ def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str,
     for name in names:
         combinations = [{**settings, name: choice} for settings in combinations for choice in choices[name]]
     yield from (((2 * size, 3 * size), settings) for settings in combinations)
+
+
+def first_fault(operation: Operation, size: int) -> str | None:
+    """The first fault among the cases of an operation, all of whose inputs have one shape; or its error."""
+    found = (transpose_fault(operation, [shape] * len(operation.inputs), settings)
+             for shape, settings in cases_of(operation, size))
+    try:
+        return next(filter(None, found), None)
+    except ZerosimError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def law_of(operation: Operation) -> str:
+    """The proved law, in words."""
+    exact = isinstance(operation, TapeCollective)
+    alike = "".join(f"; all ranks have {name} alike" for name in operation.alike)
+    return ("backward is the transpose of forward: ⟨C x, y⟩ = ⟨x, Cᵀ y⟩ between every two ranks, "
+            f"{'exactly, on integers' if exact else 'by central differences in float64'}{alike}")
 
 
 @dataclass(frozen=True)

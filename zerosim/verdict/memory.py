@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from zerosim.core import precisions
 from zerosim.core.allocation import MODEL_STATES, Kind, Tier
@@ -134,6 +134,19 @@ class Estimate:
     def offloaded(self) -> bool:
         """Whether some state of some stage is offloaded."""
         return any(row.on_host for row in self.rows)
+
+    def document(self) -> dict[str, Any]:
+        """The estimate as JSON types: whole numbers as integers, others as floats."""
+        def number(exact: Fraction) -> int | float:
+            return exact.numerator if exact.denominator == 1 else float(exact)
+
+        def stage(row: EstimatedRow) -> dict[str, Any]:
+            states = {f"{kind}_bytes": number(getattr(row.states, kind)) for kind in (*MODEL_STATES, "total")}
+            tiers = {"tiers_bytes": {tier: number(row.kept(tier)) for tier in get_args(Tier)}} if self.offloaded else {}
+            return {"stage": row.stage, **states, **tiers, "formula": row.formula}
+
+        return {"parameters": self.parameters, "ranks": self.ranks, "basis": self.basis,
+                "stages": [*map(stage, self.rows)], "notes": self.notes}
 
 
 def estimate(

@@ -6,10 +6,11 @@ command that chooses a world has a branch for it; a new one is one file. `tests/
 """
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator
+from zerosim.core.words import plural
 
 Result = TypeVar("Result")
 
@@ -63,3 +64,17 @@ class World(Protocol):
 
     def stop(self, comm: Communicator) -> None:
         """Freeze this rank; `comm` is its program's communicator."""
+
+
+def world_document(world: World) -> dict[str, Any]:
+    """A world in documents."""
+    return {key: value for key in ("kind", "ranks", "library", "shared_cores") if (value := getattr(world, key))}
+
+
+def sharing(ranks: int, shared_cores: int) -> str:
+    """
+    >>> sharing(4, 2), sharing(4, 0)
+    ('4 ranks share 2 cores, so times include waiting for a core.', '')
+    """
+    cores = plural(shared_cores, "core")
+    return f"{plural(ranks, 'rank')} share {cores}, so times include waiting for a core." if shared_cores else ""

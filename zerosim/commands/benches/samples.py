@@ -37,8 +37,8 @@ def on_rank_0(comm: Communicator, measure: Callable[..., Found], *arguments: Any
     """The result on rank 0, with one thread for matrix products and freed memory kept; None on other ranks."""
     keep_freed()
     with threadpool_limits(1):
-        found = measure(comm, *arguments)
-    return found if comm.rank == 0 else None
+        measured = measure(comm, *arguments)
+    return measured if comm.rank == 0 else None
 
 
 def by_turns(comm: Communicator, rounds: int, tasks: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:

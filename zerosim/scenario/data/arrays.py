@@ -45,7 +45,7 @@ def rows_of_features(settings: Any, fault: DataFault, folder: Path) -> Dataset:
 def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
     """The arrays, split into training and test: each `every`-th sample is for the test; 0 means none.
 
-    >>> {name: each.tolist() for name, each in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
+    >>> {name: array.tolist() for name, array in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
     {'x': [1, 2], 'y': [1, 2], 'x_test': [0, 3], 'y_test': [0, 3]}
     """
     if not every:
