@@ -12,7 +12,7 @@ LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
 SPLITS = [f"parallel.{direction}_ranks" for direction in ("tensor", "context", "expert", "pipeline")]
 SPLIT = [settings for settings in LONG if any(settings.get(key, 1) > 1 for key in SPLITS)]
 WHOLE_MODEL = {"world.ranks": 2, "world.ranks_per_host": 0, "parallel.order": "ring", **dict.fromkeys(SPLITS, 1)}
-SAMPLE = [*SPLIT[:14:2], *LONG[::4]]
+SAMPLE = [*SPLIT[:14:2], *LONG[3::4]]
 LAYOUTS = (
     {"world.ranks": 2, "parallel.stages": ["zero3"]}, WHOLE_MODEL | {"parallel.stages": ["zero2"]},
     {"world.ranks": 4, "parallel.tensor_ranks": 2, "parallel.stages": ["zero3"]},

@@ -14,10 +14,8 @@ from safetensors.numpy import load_file
 from tests.training import labelled, scenario
 from tests.training.checkpointing import bits, go
 from zerosim.core.errors import CheckpointError, ZerosimError
-from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
-from zerosim.scenario.data import load_dataset
+from zerosim.scenario import Check, ModelKeys, Parallel, WorldKeys
 from zerosim.scenario.sections import Variant
-from zerosim.training import program
 from zerosim.training.keeping import latest
 from zerosim.training.state_file import steps_in
 
@@ -46,28 +44,6 @@ def test_every_row_goes_on_from_a_folder_of_its_own(tmp_path):
         ["wide", "one", "one-2", "ein-st-ck", "row", "row.6"])
 
 
-def language(**changes):
-    """A small transformer whose head reads the embedding's weights; its only block is frozen."""
-    model = {"kind": "transformer", "layers": 1, "width": 8, "heads": 2, "tied_embeddings": True, "frozen": (1,),
-             "dropout": 0.1} | changes
-    return Scenario(
-        world=WorldKeys(2), data=Data("sort"), model=ModelKeys(**model),
-        train=Train(steps=3, micro_batch=1, micro_batches=4, precision="bf16", optimizer="adamw"),
-        parallel=Parallel(stages=("zero3",)),
-    )
-
-
-def test_a_transformer_with_tied_embeddings_and_a_frozen_block_goes_on_on_more_ranks(tmp_path):
-    built = language()
-    data = load_dataset(built)
-    data = replace(data, x_test=None, y_test=None)
-    go(built, data, save=tmp_path / "a", steps=2)
-    same = go(built, data, resume=tmp_path / "a")
-    assert (same.failures, bits(same)) == ([], bits(go(built, data)))
-    other = replace(built, world=WorldKeys(4), parallel=Parallel(stages=("ddp",)))
-    assert go(other, data, resume=tmp_path / "a" / "zero3").failures == []
-
-
 def test_a_row_that_had_finished_is_as_it_was(tmp_path):
     built = replace(training(), check=Check(messages=(30,), activations=(1,)))
     whole = go(replace(built, check=Check()), labelled(), save=tmp_path / "a")
@@ -94,32 +70,6 @@ def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
     assert rest.failures == []
     assert [row.compared_with for row in rest.trained] == [None, None, "Stage II"]
     assert rest.trained[0].measured.weights_sha256 != rest.trained[1].measured.weights_sha256
-
-
-# What a resumed run has otherwise than one process, the verdict says.
-
-FORGOTTEN = {
-    "the count of updates": lambda state: setattr(state, "updates", 0),
-    "a slot": lambda state: [slots["variance"].fill(0) for slots in state.optimizer.values()],
-    "steps since the loss scale changed": lambda state: setattr(state.scaling, "good_steps", 0),
-}
-
-
-@pytest.mark.parametrize("forget", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_what_is_not_brought_back_is_missed(tmp_path, monkeypatch, forget):
-    built = training(precision="fp16")
-    go(built, labelled(), save=tmp_path / "a", steps=2)
-    honest = program.restored
-
-    def restored(config, saved, replica, place):
-        losses = honest(config, saved, replica, place)
-        forget(replica.state)
-        return losses
-
-    monkeypatch.setattr(program, "restored", restored)
-    (name, what), *_ = go(built, labelled(), resume=tmp_path / "a").failures
-    assert name == "Stage III"
-    assert what.startswith(("bits differ", "after step 2 rank 0 has"))
 
 
 # A checkpoint is whole or not there.
