@@ -22,7 +22,7 @@ from zerosim.scenario.data.dataset import Dataset
 from zerosim.scenario.reading import kind_of
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.scenario.values import names_in
-from zerosim.show import plan
+from zerosim import plan
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.keeping import with_checkpoints
 from zerosim.training.program import Silent
