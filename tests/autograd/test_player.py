@@ -162,7 +162,6 @@ def test_floating_point_operations_by_hand(of_parameters, of_input, times):
     graph = Graph((5, 3))
     graph.output = relu(linear(graph.input, graph.parameter("weight", (4, 3)), graph.parameter("bias", (4,))))
     plan = GraphPlan(graph, of_parameters, of_input)
-    assert plan.forward_operations == 120
     assert [(step.forward_operations, step.backward_operations) for step in plan.steps] == [(120, 120 * times), (0, 0)]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from zerosim import plan
 from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
@@ -22,7 +23,6 @@ from zerosim.scenario.data.dataset import Dataset
 from zerosim.scenario.reading import kind_of
 from zerosim.scenario.sections import ClusterKeys, ModelKeys, Parallel, Train, WorldKeys
 from zerosim.scenario.values import names_in
-from zerosim import plan
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.keeping import with_checkpoints
 from zerosim.training.program import Silent

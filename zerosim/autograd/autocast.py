@@ -25,6 +25,7 @@ from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
 from zerosim.autograd.operation import Empty, Into, Operation
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.shapes import copy_of
 from zerosim.core.allocation import Array
 
 
@@ -34,9 +35,7 @@ def cast_forward(x: Array, *, empty: Empty, dtype: np.dtype[Any]) -> Array:
     >>> cast_forward(np.array([1.0004]), empty=np.empty, dtype=np.dtype(np.float16))
     array([1.], dtype=float16)
     """
-    y = empty(x.shape, dtype)
-    y[...] = x
-    return y
+    return copy_of(x, empty, dtype)
 
 
 def cast_backward(upstream: Array, into: Into, *, empty: Empty, dtype: np.dtype[Any]) -> None:
@@ -76,11 +75,12 @@ class Autocast:
 
 def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
     """The graph for an input of this dtype and float32 parameters, in which every value has a dtype."""
-    found = Graph(graph.input_shape, input_dtype=dtype)
-    now = {graph.input.slot: found.input}
+    cast_graph = Graph(graph.input_shape, input_dtype=dtype)
+    now = {graph.input.slot: cast_graph.input}
     for name, parameter in graph.parameters.items():
-        now[parameter.slot] = found.parameter(name, parameter.shape, FLOAT32)
-    weights, casts = {each.slot for each in found.parameters.values()}, dict[tuple[int, np.dtype[Any]], Variable]()
+        now[parameter.slot] = cast_graph.parameter(name, parameter.shape, FLOAT32)
+    weights = {parameter.slot for parameter in cast_graph.parameters.values()}
+    casts = dict[tuple[int, np.dtype[Any]], Variable]()
 
     def given(slot: int, wanted: np.dtype[Any], like: Instruction) -> Variable:
         value = now[slot]
@@ -88,18 +88,18 @@ def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
             return value
         key = value.slot, wanted
         if key not in casts or value.slot not in weights:
-            casts[key] = found.note(cast, [value], {"dtype": wanted}, like.layer, like.number, wanted)
+            casts[key] = cast_graph.note(cast, [value], {"dtype": wanted}, like.layer, like.number, wanted)
         return casts[key]
 
-    for each in graph.instructions:
-        chosen = casts_to(each.operation, low)
-        inputs = [now[slot] if chosen is None else given(slot, chosen, each) for slot in each.inputs.values()]
+    for line in graph.instructions:
+        chosen = casts_to(line.operation, low)
+        inputs = [now[slot] if chosen is None else given(slot, chosen, line) for slot in line.inputs.values()]
         numbers = [value.dtype for value in inputs if value.dtype not in (None, np.int64)]
         widest = max(filter(None, numbers), key=lambda dtype: dtype.itemsize, default=FLOAT32)
-        made = np.dtype(np.int64) if each.output in graph.indices else chosen or widest
-        now[each.output] = found.note(each.operation, inputs, each.settings, each.layer, each.number, made)
-    found.output = now[graph.output.slot]
-    return found
+        of_output = np.dtype(np.int64) if line.output in graph.indices else chosen or widest
+        now[line.output] = cast_graph.note(line.operation, inputs, line.settings, line.layer, line.number, of_output)
+    cast_graph.output = now[graph.output.slot]
+    return cast_graph
 
 
 def casts_to(operation: Operation, low: np.dtype[Any]) -> np.dtype[Any] | None:

@@ -145,17 +145,6 @@ class Graph:
         self.instructions.append(Instruction(operation, slots, output.slot, settings, layer, number))
         return output
 
-    @property
-    def multiplied(self) -> Counter[Hashable]:
-        """The multiplications of the matrix products that read each parameter, or a view of it, in forward."""
-        names, total = {parameter.slot: name for name, parameter in self.parameters.items()}, Counter[Hashable]()
-        for instruction in self.instructions:
-            read = [names[slot] for slot in instruction.inputs.values() if slot in names]
-            if self.views.get(instruction.output) in names:
-                names[instruction.output] = names[self.views[instruction.output]]
-            total.update(dict.fromkeys(read, self.multiplications(instruction)))
-        return +total
-
     def multiplications(self, instruction: Instruction) -> int:
         """The multiplications of an instruction's matrix products in forward."""
         count, shapes = instruction.operation.multiplications, map(self.shape, instruction.inputs.values())
@@ -197,13 +186,25 @@ class GraphPlan:
 
     @cached_property
     def steps(self) -> tuple["Step", ...]:
-        """The instructions in order, with all that is known of each before it runs."""
+        """The instructions in order, with all that is known of each before it runs.
+
+        >>> from zerosim.autograd.operations.linear import linear
+        >>> graph = Graph((8, 3))
+        >>> narrow = linear(graph.input, graph.parameter("a", (2, 3)))
+        >>> graph.output = linear(narrow, graph.parameter("b", (4, 2)))
+        >>> [step.for_backward for step in GraphPlan(graph, of_parameters=True, of_input=True).steps]
+        [True, False]
+        """
         last_use = {slot: number for number, instruction in enumerate(self.graph.instructions)
                     for slot in instruction.inputs.values()}
         staying, ending = self.parameters | self.kept | {self.graph.output.slot}, defaultdict(list)
         for slot, number in last_use.items():
             if slot not in staying:
                 ending[number].append(slot)
+        last_for_backward = max((
+            number for number, instruction in enumerate(self.graph.instructions)
+            if instruction.output in self.kept or (instruction.operation.saves and self.wanted(instruction))
+        ), default=-1)
         later, steps = set[int](), list[Step]()
         for number, instruction in enumerate(self.graph.instructions):
             values, wanted = {**instruction.inputs, "y": instruction.output}, self.wanted(instruction)
@@ -217,14 +218,9 @@ class GraphPlan:
                 dtypes={name: self.graph.dtype(slot) for name, slot in values.items()},
                 keeps_saved=bool(wanted) or instruction.output in self.saving,
                 forward_operations=2 * self.graph.multiplications(instruction),
-                for_backward=number <= self._last_for_backward,
+                for_backward=number <= last_for_backward,
             ))
         return tuple(steps)
-
-    @cached_property
-    def backward(self) -> tuple["Step", ...]:
-        """The steps as backward runs them."""
-        return self.steps[::-1]
 
     @cached_property
     def split(self) -> tuple[tuple["Step", ...], tuple["Step", ...]]:
@@ -267,43 +263,19 @@ class GraphPlan:
         """The slots that stay from forward until backward, except parameters and their views: they are passed again."""
         needed = {slot for instruction in self.graph.instructions
                   for slot in instruction.needed(self.wanted(instruction)).values()}
-        return frozenset(slot for slot in needed if self._memory(slot) not in self.parameters) | self.chosen
+        memory = {slot: self.graph.views.get(slot, slot) for slot in needed}
+        return frozenset(slot for slot in needed if memory[slot] not in self.parameters) | self.chosen
 
     @cached_property
     def parameter_views(self) -> Mapping[int, Instruction]:
         """The instructions that make views of parameters, by their output."""
         return {instruction.output: instruction for instruction in self.graph.instructions
-                if self._memory(instruction.output) in self.parameters}
-
-    def _memory(self, slot: int) -> int:
-        """The slot that owns the memory of a slot: another one for a view."""
-        return self.graph.views.get(slot, slot)
-
-    @cached_property
-    def _last_for_backward(self) -> int:
-        """The number of the last instruction that makes, or saves, a value that backward reads; −1 if none does.
-
-        >>> from zerosim.autograd.operations.linear import linear
-        >>> graph = Graph((8, 3))
-        >>> narrow = linear(graph.input, graph.parameter("a", (2, 3)))
-        >>> graph.output = linear(narrow, graph.parameter("b", (4, 2)))
-        >>> [step.for_backward for step in GraphPlan(graph, of_parameters=True, of_input=True).steps]
-        [True, False]
-        """
-        return max((
-            number for number, instruction in enumerate(self.graph.instructions)
-            if instruction.output in self.kept or (instruction.operation.saves and self.wanted(instruction))
-        ), default=-1)
+                if self.graph.views.get(instruction.output) in self.parameters}
 
     @cached_property
     def parameters(self) -> frozenset[int]:
         """The slots of parameters."""
         return frozenset(parameter.slot for parameter in self.graph.parameters.values())
-
-    @cached_property
-    def forward_operations(self) -> int:
-        """Floating-point operations of all matrix products in forward."""
-        return sum(step.forward_operations for step in self.steps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,7 +147,7 @@ class Operation:
     def inputs(self) -> tuple[str, ...]:
         """The names of forward's input arrays."""
         parameters = inspect.signature(self.forward).parameters.values()
-        return tuple(each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return tuple(x.name for x in parameters if x.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
     @cached_property
     def saves(self) -> bool:

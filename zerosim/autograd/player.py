@@ -56,24 +56,17 @@ class Precise:
     def empty(self, shape: Shape, dtype: Any) -> Array:
         return self.allocate(shape, dtype, kind="activations", owner=self.owner)
 
+    def to_round(self, shape: Shape, dtype: Any) -> Array:
+        """Memory for numbers that are rounded after the operation, or that it reads widened."""
+        return self.allocate(shape, dtype, kind="buffers", owner="widened")
+
     def widened(self, array: Array) -> Array:
         """`array` in at least 32 bits: itself if it has them, else a copy."""
-        wide = self.wide_like(array)
-        if wide is not array:
-            wide[...] = array
-        return wide
-
-    def wide_like(self, array: Array) -> Array:
-        """`array` itself if it has 32 bits or more, else memory for as many elements of 32 bits."""
         if array.dtype.itemsize >= FLOAT_BYTES:
             return array
-        return self.allocate(array.shape, np.float32, kind="buffers", owner="widened")
-
-    def to_round(self, shape: Shape, dtype: np.dtype[Any], narrow: np.dtype[Any]) -> Array:
-        """Memory for numbers computed in `dtype` and kept in `narrow`: a buffer, if `narrow` has fewer bits."""
-        if dtype == narrow:
-            return self.empty(shape, dtype)
-        return self.allocate(shape, dtype, kind="buffers", owner="widened")
+        wide = self.to_round(array.shape, np.float32)
+        wide[...] = array
+        return wide
 
     def rounded(self, array: Array, dtype: np.dtype[Any]) -> Array:
         """`array` as `dtype`: itself, as indices always, or a rounded copy."""
@@ -159,7 +152,7 @@ class Player:
         self, kept: Kept, upstream: Array | None, contribution: Contribution | None,
         steps: Sequence[Step] | None = None,
     ) -> list[Array]:
-        """∂L/∂input, if it is wanted, in a list; the gradients of parameters are written to `contribution`.
+        """∂L/∂input in C order, if it is wanted, in a list; the gradients of parameters are written to `contribution`.
 
         `steps` is a part of a split backward, by default all steps. The second part has no `upstream`: it goes on with
         the gradients that the first has left in `kept`.
@@ -168,7 +161,7 @@ class Player:
         if upstream is not None and self.plan.graph.output.slot in self.plan.differentiated:
             kept.gradients[self.plan.graph.output.slot] = upstream
         del upstream
-        for step in self.plan.backward if steps is None else steps:
+        for step in self.plan.steps[::-1] if steps is None else steps:
             output = step.instruction.output
             if output in kept.gradients:
                 taken = kept.gradients.__getitem__ if step.stays else kept.gradients.pop
@@ -177,15 +170,13 @@ class Player:
                 kept.saved.pop(output, None)
             for slot in step.done_backward:
                 del kept.values[slot]
-        return [] if dtype is None or not self.plan.of_input else [self._of_input(kept, dtype)]
-
-    def _of_input(self, kept: Kept, dtype: np.dtype[Any]) -> Array:
-        """∂L/∂input in C order; zeros if the output does not depend on it."""
+        if dtype is None or not self.plan.of_input:
+            return []
         x = self.plan.graph.input
-        if x.slot not in kept.gradients:
+        if x.slot not in kept.gradients:    # the output does not depend on it
             kept.gradients[x.slot] = self.precise.empty(x.shape, x.dtype or dtype)
             kept.gradients[x.slot][...] = 0.0
-        return in_one_piece(kept.gradients.pop(x.slot), self.precise.empty)
+        return [in_one_piece(kept.gradients.pop(x.slot), self.precise.empty)]
 
     def _backward(self, step: Step, upstream: Array, kept: Kept, contribution: Contribution | None) -> None:
         """One operation's gradients, each added to those of the parameter or the value in its slot."""
@@ -195,7 +186,9 @@ class Player:
         costs_nothing = all(name in operation.passes for name in step.wanted)
         as_is = operation.sends or costs_nothing
         settings = self._settings(step)
-        settings |= {name: self._read(slot, kept, as_is=as_is) for name, slot in step.needed.items()}
+        for name, slot in step.needed.items():
+            array = kept.values[slot] if slot in kept.values else self._parameter(slot)
+            settings[name] = array if as_is or array.dtype.kind == "i" else self.precise.widened(array)
         if operation.saves:
             settings["saved"] = self.precise.widened(kept.saved[step.instruction.output])
         wide = upstream if as_is else self.precise.widened(upstream)
@@ -227,11 +220,6 @@ class Player:
         out = self.precise.empty(term.shape, term.dtype) if shared and term is given else term
         gradients[slot] = np.add(so_far, term, out=out)
 
-    def _read(self, slot: int, kept: Kept, *, as_is: bool) -> Array:
-        """The array that backward reads in this slot, widened unless it is needed as it is."""
-        array = kept.values[slot] if slot in kept.values else self._parameter(slot)
-        return array if as_is or array.dtype.kind == "i" else self.precise.widened(array)
-
     def _parameter(self, slot: int) -> Array:
         """The parameter in this slot, or the view of one that forward made."""
         if slot in self._names:
@@ -245,13 +233,14 @@ class Player:
         """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot not in self._names:
-            chosen = self.plan.graph.dtype(slot)
-            return self.precise.to_round(self.plan.graph.shape(slot), dtype, chosen or dtype)
+            rounds = (self.plan.graph.dtype(slot) or dtype) != dtype
+            return (self.precise.to_round if rounds else self.precise.empty)(self.plan.graph.shape(slot), dtype)
         assert contribution is not None
         view = contribution.views[self._names[slot]]
         first = next(other for other in step.wanted if step.instruction.inputs[other] == slot)
         if self._names[slot] not in contribution.written and name == first:
-            return view if operation.sends else self.precise.wide_like(view)
+            as_it_is = operation.sends or view.dtype.itemsize >= FLOAT_BYTES
+            return view if as_it_is else self.precise.to_round(view.shape, np.float32)
         return self.precise.allocate(view.shape, dtype, kind="buffers", owner=self.precise.owner)
 
     def _write(self, name: Hashable, term: Array, contribution: Contribution | None) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.autograd.operations.attention import by_heads, check_attended, hidden, of_packed, products
+from zerosim.autograd.operations.shapes import copy_of
 from zerosim.autograd.tape_collectives import TapeGroup
 from zerosim.core.allocation import Array
 
@@ -50,8 +51,21 @@ def ring_attention_forward(
     for step in range(group.size):
         if step:
             group.shift(block.reshape(-1), 1)
-        if step <= group.place:
-            merge(queries, block, scores, mixed, top, total, empty, own=step == 0)
+        if step > group.place:
+            continue
+        keys, values = (by_heads(widened(x, empty), queries.shape[1], 1) for x in block)
+        scored(queries, keys, scores, own=step == 0)
+        higher = np.maximum(top, np.max(scores, axis=-1, keepdims=True))
+        scores -= higher
+        np.exp(scores, out=scores)
+        top -= higher
+        np.exp(top, out=top)    # what was added before is rescaled for the new `top`
+        mixed *= top
+        mixed += np.matmul(scores, values)
+        total *= top
+        total += np.sum(scores, axis=-1, keepdims=True)
+        top[...] = higher
+        del keys, values
     mixed /= total
     y = empty(q.shape, q.dtype)
     by_heads(y, *queries.shape[1:3])[...] = mixed
@@ -66,7 +80,7 @@ def ring_attention_backward(
     """The gradients of `causal_attention`; those of keys and values are sums over the ranks that see them: first those
     of the other ranks' blocks, which travel home, then of one's own."""
     groups = saved.shape[2]
-    queries, g = (by_heads(widened(each, empty), key_value_heads, groups) for each in (q, upstream))
+    queries, g = (by_heads(widened(x, empty), key_value_heads, groups) for x in (q, upstream))
     delta = np.sum(np.multiply(g, by_heads(y, key_value_heads, groups)), axis=-1, keepdims=True)
     block, gradients = travelling(k, v, empty), empty((2, *k.shape), k.dtype)
     of_queries = empty(queries.shape, queries.dtype)
@@ -88,30 +102,12 @@ def ring_attention_backward(
             into[name][...] = gradient
 
 
-def merge(
-    queries: Array, block: Array, scores: Array, mixed: Array, top: Array, total: Array, empty: Empty, *, own: bool
-) -> None:
-    """Add a block's values to `mixed`, weighed by exp(score − top), and rescale those before it for the new `top`."""
-    keys, values = (by_heads(widened(each, empty), queries.shape[1], 1) for each in block)
-    scored(queries, keys, scores, own=own)
-    higher = np.maximum(top, np.max(scores, axis=-1, keepdims=True))
-    scores -= higher
-    np.exp(scores, out=scores)
-    top -= higher
-    np.exp(top, out=top)
-    mixed *= top
-    mixed += np.matmul(scores, values)
-    total *= top
-    total += np.sum(scores, axis=-1, keepdims=True)
-    top[...] = higher
-
-
 def add_gradients(
     queries: Array, g: Array, block: Array, saved: Array, delta: Array, room: list[Array], of_queries: Array,
     gradients: Array, empty: Empty, *, own: bool,
 ) -> None:
     """Add the gradients of one block: p = exp(score − saved), ∂s = p (g vᵀ − delta) / √s."""
-    keys, values = (by_heads(widened(each, empty), queries.shape[1], 1) for each in block)
+    keys, values = (by_heads(widened(x, empty), queries.shape[1], 1) for x in block)
     p, s = room
     scored(queries, keys, p, own=own)
     p -= saved
@@ -143,11 +139,7 @@ def travelling(k: Array, v: Array, empty: Empty) -> Array:
 
 def widened(x: Array, empty: Empty) -> Array:
     """x in at least 32 bits: itself if it has them, else a copy."""
-    if x.dtype.itemsize >= np.dtype(np.float32).itemsize:
-        return x
-    wide = empty(x.shape, np.float32)
-    wide[...] = x
-    return wide
+    return x if x.dtype.itemsize >= np.dtype(np.float32).itemsize else copy_of(x, empty, np.float32)
 
 
 def products_around(y: Shape, *inputs: Shape, group: TapeGroup, **_: Any) -> int:

@@ -105,8 +105,3 @@ class SelectedPlan:
             last |= inputs
             wanted |= inputs - values
         return tuple(reversed(steps))
-
-    @cached_property
-    def operations(self) -> int:
-        """The floating-point operations of the recomputed products."""
-        return sum(step.forward_operations for step in self.again)

@@ -27,9 +27,7 @@ head, whose forward is then repeated for nothing: one rule was preferred to an e
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,9 +86,6 @@ def left_to_right(total: Array | None, contribution: Array) -> Array:
     return total
 
 
-NO_PIECES: Mapping[str, Direction] = {}
-"""The outputs of a model in one piece."""
-
 Policy = Callable[[GraphPlan, np.dtype[Any]], GraphPlan]
 """`policy(plan, dtype)` gives the plan of a segment's input of this dtype, with a dtype for each value."""
 
@@ -118,6 +113,7 @@ class Passed:
     inputs: Taken | None = None
 
 
+@dataclass(eq=False)
 class Tape:
     """One step's activations, for each of this rank's micro-batches.
 
@@ -145,33 +141,25 @@ class Tape:
     (4.0, ([], array([4., 4., 4.])))
     """
 
-    def __init__(
-        self, allocate: Allocator = allocate, accumulate: Accumulate = left_to_right, lowest: int = 0,
-        draw: Draw | None = None, recomputed: Collection[TapeUnit] = (), shelf: Shelf = in_memory,
-        perform: Perform = perform, output_dtype: Any = None, keeps: str = "",
-        policy: Policy = as_written, loss_over: Mapping[str, Direction] = NO_PIECES,
-    ) -> None:
-        self.loss_scale = 1.0
-        self.first_micro_batch = 0
-        """The number of the first passed micro-batch in the batch of all ranks."""
-        self.operations = Counter[str]()
-        """The floating-point operations of matrix products so far: in forward, backward and recomputation."""
-        self._allocate = allocate
-        self._accumulate = accumulate
-        self._lowest = lowest
-        self._draw = draw
-        self._recomputed = recomputed
-        self._perform = perform
-        self._output_dtype = output_dtype
-        self._keeps = keeps
-        self._policy = policy
-        self._loss_over = loss_over
-        self._selections: dict[GraphPlan, SelectedPlan] = {}
-        self._begin(shelf)
+    allocate: Allocator = allocate
+    accumulate: Accumulate = left_to_right
+    lowest: int = 0
+    draw: Draw | None = None
+    recomputed: Collection[TapeUnit] = ()
+    shelf: Shelf = in_memory
+    perform: Perform = perform
+    output_dtype: Any = None
+    keeps: str = ""
+    policy: Policy = as_written
+    loss_over: Mapping[str, Direction] = field(default_factory=dict)
+    loss_scale: float = 1.0
+    first_micro_batch: int = 0
+    """The number of the first passed micro-batch in the batch of all ranks."""
+    operations: Counter[str] = field(default_factory=Counter)
+    """The floating-point operations of matrix products so far: in forward, backward and recomputation."""
+    _selections: dict[GraphPlan, SelectedPlan] = field(default_factory=dict)
 
-    def _begin(self, shelf: Shelf) -> None:
-        """Keep nothing yet."""
-        self.shelf = shelf
+    def __post_init__(self) -> None:
         self._begun = Counter[TapeUnit]()
         self._passed: defaultdict[TapeUnit, list[Passed]] = defaultdict(list)
         """The segments that have not run backward; the last runs first."""
@@ -182,10 +170,7 @@ class Tape:
     def another(self, micro_batch: int) -> "Tape":
         """A tape with these settings for one micro-batch, which runs between forward and backward of others; operations
         count together."""
-        tape = copy(self)
-        tape._begin(in_memory)
-        tape.first_micro_batch = micro_batch
-        return tape
+        return replace(self, shelf=in_memory, first_micro_batch=micro_batch)
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:
         """The unit's outputs, one array for each micro-batch, samples first.
@@ -197,22 +182,22 @@ class Tape:
             check_weights("forward", unit, weights)
         segment = unit.segments[self._begun[unit] % len(unit.segments)]
         self._begun[unit] += 1
-        again, outputs, kept = unit in self._recomputed, list[Array](), list[Kept]()
+        again, outputs, kept = unit in self.recomputed, list[Array](), list[Kept]()
         for number, x in enumerate(activations):
             plan = self._plan(unit, segment, x)
             plan = self._selected(plan).forward if again else plan
             y, keep = self._player(unit, segment, plan, weights, number).forward(x)
-            self.operations["forward"] += plan.forward_operations
+            self.operations["forward"] += sum(step.forward_operations for step in plan.steps)
             outputs.append(y)
             kept.append(keep)
-        if segment.last_layer >= self._lowest:
+        if segment.last_layer >= self.lowest:
             shelf = self.shelf if segment.first_layer else in_memory
             self._passed[unit].append(Passed(segment, kept, shelf(unit.name, activations) if again else None))
         return outputs
 
     def recompute(self, unit: TapeUnit, weights: Array) -> None:
         """Run the last segment of the unit forward again, before its backward, if only its input was kept."""
-        if unit not in self._recomputed:
+        if unit not in self.recomputed:
             return
         passed = self._passed[unit][-1]
         assert passed.inputs is not None
@@ -220,9 +205,9 @@ class Tape:
         given, passed.kept = passed.kept, []
         for number, x in enumerate(activations):
             plan = self._plan(unit, passed.segment, x)
-            selected, player = self._selected(plan), self._player(unit, passed.segment, plan, weights, number)
-            passed.kept.append(player.again(x, selected.again, given.pop(0)))
-            self.operations["recomputation"] += selected.operations
+            steps, player = self._selected(plan).again, self._player(unit, passed.segment, plan, weights, number)
+            passed.kept.append(player.again(x, steps, given.pop(0)))
+            self.operations["recomputation"] += sum(step.forward_operations for step in steps)
 
     def loss(
         self,
@@ -237,11 +222,19 @@ class Tape:
         `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each micro-batch is scaled by
         its inverse, so nothing is divided after the sum.
         """
-        upstreams = []
+        upstreams, precise = [], Precise(self.allocate, "loss")
         for output, target in zip(outputs, targets, strict=True):
-            contribution, upstream = self._judge(name, output, target, samples)
-            total = self._accumulate(total, contribution)
-            upstreams.append(upstream)
+            cast = precise.rounded(output, self.output_dtype or output.dtype)
+            dtype, wide = cast.dtype, precise.widened(cast)
+            del cast
+            contribution, upstream = self.perform(
+                None, LOSSES[name], wide, target, samples, empty=precise.empty, **self.loss_over)
+            del wide
+            if self.loss_scale != 1.0:
+                upstream *= self.loss_scale
+            upstreams.append(precise.rounded(precise.rounded(upstream, dtype), output.dtype))
+            del upstream
+            total = self.accumulate(total, contribution)
         return total, upstreams
 
     def backward(
@@ -258,7 +251,7 @@ class Tape:
         segments still to run.
         """
         passed, inputs = self._last_passed(unit, weights, upstreams), list[Array]()
-        return inputs, self._gradient(unit, passed, weights, earlier, lambda plan: plan.backward, upstreams, inputs)
+        return inputs, self._gradient(unit, passed, weights, earlier, lambda plan: plan.steps[::-1], upstreams, inputs)
 
     def backward_input(self, unit: TapeUnit, weights: Array, upstreams: list[Array]) -> list[Array]:
         """∂L/∂input for each micro-batch, as `backward` returns it, without ∂L/∂weights."""
@@ -274,11 +267,6 @@ class Tape:
         self, unit: TapeUnit, weights: Array, earlier: MutableMapping[Any, Total] | None = None
     ) -> Total:
         """∂L/∂weights as `backward` returns it, of the first segment whose `backward_input` has run."""
-        if not self._without_weights[unit]:
-            raise CollectiveError(
-                f"backward of the weights of {unit.name}, micro-batch {self.first_micro_batch}: backward of its input "
-                "has not run, or that of its weights has. Run each once per forward, that of the input first"
-            )
         passed = self._without_weights[unit].pop(0)
         return self._gradient(unit, passed, weights, earlier, lambda plan: plan.split[1], [], [])
 
@@ -318,7 +306,7 @@ class Tape:
             if contribution is None:
                 continue
             if ends:
-                total = self._accumulate(total, contribution.finished())
+                total = self.accumulate(total, contribution.finished())
             else:
                 unfinished.append(contribution)
             del contribution  # before the next one is allocated: at most two are alive
@@ -328,42 +316,25 @@ class Tape:
 
     def _plan(self, unit: TapeUnit, segment: TapeSegment, x: Array) -> GraphPlan:
         """The plan of a segment for the gradients that this tape computes of it."""
-        keeps = segment.last_layer >= self._lowest
+        keeps = segment.last_layer >= self.lowest
         plan = segment.plan(
-            x.shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self._lowest)
-        return self._policy(plan, x.dtype)
+            x.shape, of_parameters=keeps and not unit.frozen, of_input=keeps and segment.first_layer > self.lowest)
+        return self.policy(plan, x.dtype)
 
     def _selected(self, plan: GraphPlan) -> SelectedPlan:
         """The plan with the results that this tape's rule keeps."""
-        if plan not in self._selections:
-            self._selections[plan] = SelectedPlan(plan, self._keeps)
-        return self._selections[plan]
+        return self._selections.setdefault(plan, SelectedPlan(plan, self.keeps))
 
     def _player(self, unit: TapeUnit, segment: TapeSegment, plan: GraphPlan, weights: Array, number: int) -> Player:
-        precise, draws = Precise(self._allocate, unit.name), partial(self._draws, number, segment.first_layer)
-        return Player(plan, unit.parts(weights), precise, draws, self._perform)
+        draw, micro_batch = self.draw, self.first_micro_batch + number
 
-    def _draws(self, number: int, first_layer: int, instruction: Instruction) -> Draws | None:
-        """A function that fills an array with the random numbers of one operation on one micro-batch."""
-        if self._draw is None:
-            return None
-        draw, micro_batch = self._draw, self.first_micro_batch + number
-        return lambda array: draw(array, micro_batch, first_layer + instruction.layer, instruction.number)
+        def draws(instruction: Instruction) -> Draws | None:
+            layer = segment.first_layer + instruction.layer
+            return None if draw is None else lambda array: draw(array, micro_batch, layer, instruction.number)
+
+        return Player(plan, unit.parts(weights), Precise(self.allocate, unit.name), draws, self.perform)
 
     def _contribution(self, unit: TapeUnit, weights: Array) -> Contribution:
-        flat = self._allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
+        flat = self.allocate(weights.shape, weights.dtype, kind="gradients", owner=unit.name)
         flat[unit.count :] = 0.0
         return Contribution(flat, unit.parts(flat))
-
-    def _judge(self, name: str, output: Array, target: Array, samples: int) -> tuple[Array, Array]:
-        """A micro-batch's loss in at least 32 bits, and ∂L/∂output, scaled, in the precision of the output."""
-        precise = Precise(self._allocate, "loss")
-        cast = precise.rounded(output, self._output_dtype or output.dtype)
-        dtype, wide = cast.dtype, precise.widened(cast)
-        del cast
-        contribution, upstream = self._perform(
-            None, LOSSES[name], wide, target, samples, empty=precise.empty, **self._loss_over)
-        del wide
-        if self.loss_scale != 1.0:
-            upstream *= self.loss_scale
-        return contribution, precise.rounded(precise.rounded(upstream, dtype), output.dtype)

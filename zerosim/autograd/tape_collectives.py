@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import like, refuse
+from zerosim.autograd.operations.shapes import copy_of, refuse
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.core.sharding import JOINS
@@ -108,9 +108,9 @@ def joint(*directions: Direction) -> Direction:
     >>> joint(Direction("tensor"), Direction("context", 2)), joint(Direction("tensor"), Direction("context"))
     (Direction(name='context', size=2), Direction(name='tensor', size=1))
     """
-    several = [number for number, each in enumerate(directions) if not each.alone] or [0]
+    several = [number for number, direction in enumerate(directions) if not direction.alone] or [0]
     run = directions[several[0] : several[-1] + 1]
-    return Direction(JOINS.join(each.name for each in run), prod(each.size for each in run))
+    return Direction(JOINS.join(direction.name for direction in run), prod(direction.size for direction in run))
 
 
 TapeGroups = Mapping[str, TapeGroup]
@@ -131,11 +131,6 @@ def over(groups: TapeGroups, perform: Callable[..., Any]) -> Callable[..., Any]:
     return performed
 
 
-def coordinates_in(groups: TapeGroups) -> dict[str, int]:
-    """The number of a place in each direction, joined ones too."""
-    return {name: group.place for name, group in groups.items()}
-
-
 def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
     """Each of the sums, added over all ranks that share a micro-batch, one direction after the other, in float64."""
     shared = [group for name, group in groups.items() if group.size > 1 and JOINS not in name]
@@ -144,7 +139,7 @@ def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
     flat = np.fromiter(sums, np.float64)
     for group in shared:
         group.all_reduce(flat)
-    return [float(each) for each in flat]
+    return [float(total) for total in flat]
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +198,7 @@ def scatter_sum_to_forward(x: Array, *, empty: Empty, group: TapeGroup, axis: in
     array([1., 1.])
     """
     laid = pieces_of(x, group, axis)
-    pieces = like(laid, empty)
+    pieces = empty(laid.shape, laid.dtype)
     pieces[...] = laid
     group.reduce_scatter(pieces.reshape(-1))
     return copy_of(pieces[group.place], empty)
@@ -267,13 +262,6 @@ def own_rows_forward(indices: Array, *, empty: Empty, group: TapeGroup, count: i
     return y
 
 
-def copy_of(x: Array, empty: Empty) -> Array:
-    """A copy of x in C order."""
-    copy = like(x, empty)
-    copy[...] = x
-    return copy
-
-
 def in_place(x: Array, empty: Empty, move: Callable[[Array], object]) -> Array:
     """A copy of x that `move` has changed."""
     y = copy_of(x, empty)
@@ -321,6 +309,6 @@ shift = TapeCollective(shift_forward, shift_backward, moves=True, sends=True)
 own_samples = TapeCollective(scatter_to_forward, moves=True)
 own_rows = Operation(own_rows_forward, moves=True)
 
-TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {each.name: each for each in (
+TAPE_COLLECTIVES: Mapping[str, TapeCollective] = {operation.name: operation for operation in (
     copy_to, reduce_from, gather_from, scatter_sum_to, scatter_to, join_from, all_to_all, shift)}
 """The collectives on the tape, by name."""

@@ -56,9 +56,14 @@ def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> in
         graph = unit.segments[begun[unit] % len(unit.segments)].graph(shape)
         begun[unit] += 1
         shape = graph.output.shape
-        products.update({(unit, name): count for name, count in graph.multiplied.items()})
+        names = {parameter.slot: name for name, parameter in graph.parameters.items()}
+        for instruction in graph.instructions:
+            if (viewed := graph.views.get(instruction.output)) in names:
+                names[instruction.output] = names[viewed]
+            for name in {names[slot] for slot in instruction.inputs.values() if slot in names}:
+                products[unit, name] += graph.multiplications(instruction)
     unmet = []
-    for (unit, name), count in products.items():
+    for (unit, name), count in (+products).items():
         shape, met = unit.places[name].shape, count // tokens
         of_experts = experts_per_token * prod(shape[1:]) if len(shape) == EXPERTS_DIMENSIONS else 0
         unmet.append(int(prod(shape)) - (min(met, of_experts) if of_experts else met))

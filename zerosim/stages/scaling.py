@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over, coordinates_in
+from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over
 from zerosim.core.allocation import Array
 from zerosim.models.parameters import Coordinates
 from zerosim.models.units import Unit
@@ -75,7 +75,7 @@ class SquareSums:
         self, groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, trained: Sequence[Unit] = ()
     ) -> None:
         self._groups = {**groups, **pipeline}
-        self._coordinates = coordinates_in(groups)
+        self._coordinates = {name: group.place for name, group in groups.items()}
         self._trained = trained
 
     def of_gradients(self, replica: "Replica") -> Iterable[float]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Policy, Tape
-from zerosim.autograd.tape_collectives import TapeGroups, added_over, coordinates_in, over
+from zerosim.autograd.tape_collectives import TapeGroups, added_over, over
 from zerosim.core.allocation import Array
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.orders import Order
@@ -228,7 +228,7 @@ class Reference:
 
     def square_sums(self, gradients: Mapping[Unit, Gradient]) -> Iterator[float]:
         """The sum of squares of each chunk, unit by unit: of the elements for which this place answers."""
-        place = coordinates_in(self.groups)
+        place = {name: group.place for name, group in self.groups.items()}
         for unit in self.trained:
             for start, stop in bounds(unit.count, self.mesh.size):
                 yield counted_square_sum(unit, start, gradients[unit].used[start:stop], place)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.autograd import differences
+from zerosim.autograd.differences import STEP, TOLERANCE, Trial, law_fault
 from zerosim.autograd.operation import Operation, Shape
 from zerosim.autograd.tape_collectives import Direction, TapeCollective
 from zerosim.core.allocation import Array
@@ -131,19 +131,20 @@ def of_rank(
              if name in operation.needs}
     if not exact:
         inputs |= {name: inputs[name] / (9 * comm.size) for name in moves}
-    step = 1.0 if exact else differences.STEP
-    upstream = drawn("y", differences.forward(operation, inputs, named)[0].shape)
+    step = 1.0 if exact else STEP
+    trial = Trial(operation, inputs, named)
+    upstream = drawn("y", trial.forward()[0].shape)
 
     def output(name: str, by: Array) -> Array:
-        return np.array(differences.forward(operation, {**inputs, name: inputs[name] + by}, named)[0])
+        return np.array(trial.forward({name: inputs[name] + by})[0])
 
     def givers(name: str) -> range:
         return range(1 if name in operation.alike else comm.size)
 
-    fault = differences.law_fault(operation, inputs, upstream, named)
+    fault = law_fault(trial, upstream)
     slopes = {name: [(output(name, step * of(giver, name, move)) - output(name, -step * of(giver, name, move)))
                      / (2.0 * step) for giver in givers(name)] for name, move in moves.items()}
-    gradients = [differences.backward(operation, inputs, of(taker, "y", upstream), named) for taker in givers("y")]
+    gradients = [trial.backward(of(taker, "y", upstream)) for taker in givers("y")]
     return OfRank(fault, moves, slopes, upstream, output(next(iter(inputs)), np.zeros(())),
                   {name: [of_taker[name] for of_taker in gradients] for name in moves})
 
@@ -169,7 +170,7 @@ def broken(operation: Operation, name: str, ranks: Sequence[OfRank]) -> str | No
             inner = ranks[giver].moves[name] * gradients[giver]
             left, right = float(outer.sum()), float(inner.sum())
             size = max(1.0, float(np.abs(outer).sum()), float(np.abs(inner).sum()))
-            if not abs(left - right) <= (0.0 if exact else differences.TOLERANCE * size):
+            if not abs(left - right) <= (0.0 if exact else TOLERANCE * size):
                 return (f"backward is not the transpose of forward: between {side(operation, name, giver)} and "
                         f"{side(operation, 'y', taker)}, ⟨C x, y⟩ = {left:g} and ⟨x, Cᵀ y⟩ = {right:g}")
     return None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.shapes import elements, like, refuse
+from zerosim.autograd.operations.shapes import refuse
 from zerosim.autograd.tape_collectives import Direction, TapeGroup
 from zerosim.core.allocation import Array
 
@@ -39,7 +39,7 @@ def softmax_forward(x: Array, *, empty: Empty) -> Array:
     """
     if not x.shape:
         raise refuse("softmax", "x (…, n)", x.shape)
-    y = like(x, empty)
+    y = empty(x.shape, x.dtype)
     np.subtract(x, np.max(x, axis=-1, keepdims=True), out=y)
     np.exp(y, out=y)
     y /= np.sum(y, axis=-1, keepdims=True)
@@ -75,8 +75,8 @@ def causal_attention_forward(
     scale, together = 1.0 / math.sqrt(q.shape[2] // heads), max(1, CACHED // (heads * tokens * tokens))
     for start in range(0, samples, together):
         few = slice(start, start + together)
-        queries, mixed = (by_heads(each[few], key_value_heads, groups) for each in (q, y))
-        keys, values = (by_heads(each[few], key_value_heads, 1) for each in (k, v))
+        queries, mixed = (by_heads(x[few], key_value_heads, groups) for x in (q, y))
+        keys, values = (by_heads(x[few], key_value_heads, 1) for x in (k, v))
         p = chances[few].reshape(-1, key_value_heads, groups, tokens, tokens)
         np.matmul(queries, keys.transpose(0, 1, 2, 4, 3), out=p)
         p *= scale
@@ -200,7 +200,7 @@ def check_attended(
 
 def products(y: Shape, q: Shape, *keys_and_values: Shape, **_: Any) -> int:
     """Multiplications of q kᵀ and of p v: each number of q and of y once for each token."""
-    return (elements(q if keys_and_values else y) + elements(y)) * y[1]
+    return (math.prod(q if keys_and_values else y) + math.prod(y)) * y[1]
 
 
 def rotary_forward(x: Array, *, empty: Empty, size: int, base: float, group: TapeGroup = WHOLE) -> Array:
@@ -215,7 +215,7 @@ def rotary_forward(x: Array, *, empty: Empty, size: int, base: float, group: Tap
     """
     if size % 2 or len(x.shape) != 3 or x.shape[-1] % size:
         raise refuse("rotary", f"(B, T, heads·{size}) with an even number for each head", x.shape)
-    turn(x, y := like(x, empty), empty, size, base, group, 1.0)
+    turn(x, y := empty(x.shape, x.dtype), empty, size, base, group, 1.0)
     return y
 
 
@@ -230,7 +230,7 @@ def turn(x: Array, out: Array, empty: Empty, size: int, base: float, group: Tape
     samples, tokens, width = x.shape
     shape, half = (samples, tokens, width // size, size), size // 2
     mine = slice(group.place * tokens, (group.place + 1) * tokens)
-    cosine, sine = (each[mine] for each in angles(group.size * tokens, size, base, x.dtype.name, direction))
+    cosine, sine = (angle[mine] for angle in angles(group.size * tokens, size, base, x.dtype.name, direction))
     pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
     np.multiply(pairs, sine, out=work)
     np.multiply(pairs, cosine, out=turned)
@@ -271,14 +271,14 @@ def beside_backward(upstream: Array, into: Into, *, empty: Empty, heads: int, ot
     """∂L/∂x and ∂L/∂other: the parts of upstream; those of heads with one head of `other` are added, first to last."""
     parts = in_groups(upstream, heads, other_heads)
     if "x" in into:
-        found = in_groups(into["x"], heads, other_heads)
-        found[...] = parts[..., : found.shape[-1]]
+        gradient = in_groups(into["x"], heads, other_heads)
+        gradient[...] = parts[..., : gradient.shape[-1]]
     if "other" in into:
-        found = in_groups(into["other"], other_heads, other_heads)[..., 0, :]
-        mine = parts[..., parts.shape[-1] - found.shape[-1] :]
-        found[...] = mine[..., 0, :]
+        gradient = in_groups(into["other"], other_heads, other_heads)[..., 0, :]
+        terms = parts[..., parts.shape[-1] - gradient.shape[-1] :]
+        gradient[...] = terms[..., 0, :]
         for group in range(1, heads // other_heads):
-            found += mine[..., group, :]
+            gradient += terms[..., group, :]
 
 
 def in_groups(array: Array, heads: int, other_heads: int) -> Array:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import like
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 
@@ -30,7 +29,7 @@ def dropout_forward(x: Array, *, empty: Empty, probability: float, draws: Draws 
     """
     if not 0.0 <= probability < 1.0:
         raise ZerosimError(f"dropout needs a probability from 0 to below 1, found {probability}")
-    y = like(x, empty)
+    y = empty(x.shape, x.dtype)
     dropped(x, y, empty, probability, draws)
     return y
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import like, piecewise, refuse
+from zerosim.autograd.operations.shapes import piecewise, refuse
 from zerosim.core.allocation import Array
 
 
@@ -17,7 +17,7 @@ def add_forward(x: Array, other: Array, *, empty: Empty) -> Array:
     array([4., 6.])
     """
     check_alike(x, other)
-    return np.add(x, other, out=like(x, empty))
+    return np.add(x, other, out=empty(x.shape, x.dtype))
 
 
 def add_backward(upstream: Array, into: Into, *, empty: Empty) -> None:
@@ -38,7 +38,7 @@ def multiply_forward(x: Array, other: Array, *, empty: Empty) -> Array:
     array([3., 8.])
     """
     check_alike(x, other)
-    return np.multiply(x, other, out=like(x, empty))
+    return np.multiply(x, other, out=empty(x.shape, x.dtype))
 
 
 def multiply_backward(
@@ -56,7 +56,7 @@ def scale_forward(x: Array, *, empty: Empty, factor: float) -> Array:
     >>> scale_forward(np.array([1.0, 2.0]), empty=np.empty, factor=-0.5)
     array([-0.5, -1. ])
     """
-    return np.multiply(x, factor, out=like(x, empty))
+    return np.multiply(x, factor, out=empty(x.shape, x.dtype))
 
 
 def scale_backward(upstream: Array, into: Into, *, empty: Empty, factor: float) -> None:
@@ -72,17 +72,14 @@ def in_pieces(of: Callable[..., None], gradient: Callable[..., None], *, reads: 
     """
 
     def forward(x: Array, *, empty: Empty) -> Array:
-        piecewise(of, x, y := like(x, empty), empty=empty)
+        piecewise(of, x, y := empty(x.shape, x.dtype), empty=empty)
         return y
 
-    def of_x(upstream: Array, into: Into, *, empty: Empty, x: Array) -> None:
-        piecewise(gradient, x, upstream, into["x"], empty=empty, work=work)
-
-    def of_y(upstream: Array, into: Into, *, empty: Empty, y: Array) -> None:
-        piecewise(gradient, y, upstream, into["x"], empty=empty, work=work)
+    def backward(upstream: Array, into: Into, *, empty: Empty, **read: Array) -> None:
+        piecewise(gradient, read[reads], upstream, into["x"], empty=empty, work=work)
 
     forward.__name__, forward.__doc__ = of.__name__.removesuffix("_of") + "_forward", of.__doc__
-    return Operation(forward, of_x if reads == "x" else of_y)
+    return Operation(forward, backward, {"x": (reads,)})
 
 
 def relu_of(x: Array, y: Array) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import like, refuse, rows
+from zerosim.autograd.operations.shapes import refuse, rows
 from zerosim.core.allocation import Array
 
 
@@ -34,7 +34,7 @@ def positions_forward(x: Array, weight: Array, *, empty: Empty) -> Array:
     """
     if len(x.shape) != 3 or len(weight) < x.shape[1] or x.shape[2:] != weight.shape[1:]:
         raise refuse("positions", "x (B, T, n), weight (at least T, n)", x.shape, weight.shape)
-    return np.add(x, weight[: x.shape[1]], out=like(x, empty))
+    return np.add(x, weight[: x.shape[1]], out=empty(x.shape, x.dtype))
 
 
 def positions_backward(upstream: Array, into: Into, *, empty: Empty) -> None:

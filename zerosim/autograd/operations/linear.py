@@ -1,9 +1,11 @@
 """Matrix products: with weights, and of stacks of matrices."""
 
+from math import prod
+
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.shapes import elements, like, refuse, rows
+from zerosim.autograd.operations.shapes import refuse, rows
 from zerosim.core.allocation import Array
 
 
@@ -97,7 +99,7 @@ def add_bias_forward(x: Array, bias: Array, *, empty: Empty) -> Array:
     """
     if bias.shape != x.shape[-1:]:
         raise refuse("add_bias", "x (…, n), bias (n,)", x.shape, bias.shape)
-    return np.add(x, bias, out=like(x, empty))
+    return np.add(x, bias, out=empty(x.shape, x.dtype))
 
 
 def add_bias_backward(upstream: Array, into: Into, *, empty: Empty) -> None:
@@ -109,7 +111,7 @@ def add_bias_backward(upstream: Array, into: Into, *, empty: Empty) -> None:
 
 def products(y: Shape, x: Shape, *_: Shape) -> int:
     """Multiplications of a matrix product: each number of y is a sum over the inputs."""
-    return elements(y) * x[-1]
+    return prod(y) * x[-1]
 
 
 NEEDS = {"x": ("weight",), "weight": ("x",), "bias": ()}

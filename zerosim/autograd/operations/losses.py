@@ -76,12 +76,12 @@ def over_pieces(
 
     A row's class is `here` on one rank of the group. Pieces are added first to last.
     """
-    found = empty((group.size, 3, len(flat)), flat.dtype)
+    figures = empty((group.size, 3, len(flat)), flat.dtype)
     np.copyto(logits, 0.0, where=~here)
-    mine = found[group.place]
-    mine[0], mine[1], mine[2] = top[:, 0], totals, logits + top[:, 0] * here
-    group.all_gather(found.reshape(-1))
-    tops, sums, theirs = found[:, 0], found[:, 1], found[:, 2]
+    own = figures[group.place]
+    own[0], own[1], own[2] = top[:, 0], totals, logits + top[:, 0] * here
+    group.all_gather(figures.reshape(-1))
+    tops, sums, theirs = figures[:, 0], figures[:, 1], figures[:, 2]
     largest = tops.max(axis=0)
     flat *= np.exp(top - largest[:, np.newaxis])
     return np.sum(sums * np.exp(tops - largest), axis=0), np.sum(theirs, axis=0) - largest

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import like, piecewise, refuse, rows
+from zerosim.autograd.operations.shapes import piecewise, refuse, rows
 from zerosim.core.allocation import Array
 
 EPSILON = 1e-5
@@ -86,7 +86,7 @@ def normalized(normalize: Normalize, x: Array, weight: Array, bias: Array | None
         if bias is not None:
             y += bias
 
-    piecewise(compute, x, y := like(x, empty), empty=empty, work=1)
+    piecewise(compute, x, y := empty(x.shape, x.dtype), empty=empty, work=1)
     return y
 
 
@@ -94,7 +94,7 @@ def normalized_gradients(
     normalize: Normalize, upstream: Array, into: Into, x: Array, weight: Array | None, empty: Empty
 ) -> None:
     """Write the gradients of x and weight; `normalize` computes x̂ from x."""
-    terms = like(x, empty)
+    terms = empty(x.shape, x.dtype)
 
     def differentiate(x: Array, upstream: Array, term: Array, g: Array, x_hat: Array, work: Array) -> None:
         scale = normalize(x, x_hat, work)

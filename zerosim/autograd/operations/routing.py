@@ -129,7 +129,7 @@ def queue_slots_forward(
     out = empty(choices.shape, np.int64)
     out[...] = -1
     shape = sequences, len(choices) // sequences, choices.shape[1]
-    by_choice, slots = (each.reshape(shape).transpose(0, 2, 1) for each in (choices, out))
+    by_choice, slots = (x.reshape(shape).transpose(0, 2, 1) for x in (choices, out))
     runs = np.arange(sequences)[:, np.newaxis, np.newaxis]
     for queue in range(queues):
         mine = by_choice == queue

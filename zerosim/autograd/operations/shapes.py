@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zerosim.autograd.operation import Empty, Into, Operation, Shape
 from zerosim.core.allocation import Array
@@ -42,19 +43,14 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
     True
     """
     shape = arrays[0].shape
-    if elements(shape) <= PIECE or not all(map(contiguous, arrays)):
+    if prod(shape) <= PIECE or not all(map(contiguous, arrays)):
         compute(*arrays, *(empty(shape, arrays[0].dtype) for _ in range(work)))
         return
-    step, seen = max(1, PIECE // shape[-1]), [rows(each) for each in arrays]
+    step, seen = max(1, PIECE // shape[-1]), [rows(array) for array in arrays]
     room = [empty((step, shape[-1]), arrays[0].dtype) for _ in range(work)]
     for start in range(0, len(seen[0]) if getattr(arrays[0], "walked", True) else 1, step):
-        part = [each[start : start + step] for each in seen]
-        compute(*part, *(each[: len(part[0])] for each in room))
-
-
-def elements(shape: Shape) -> int:
-    """The number of elements of an array of this shape."""
-    return prod(shape)
+        part = [array[start : start + step] for array in seen]
+        compute(*part, *(scratch[: len(part[0])] for scratch in room))
 
 
 def contiguous(array: Any) -> bool:
@@ -66,24 +62,22 @@ def contiguous(array: Any) -> bool:
     return bool(array.flags.c_contiguous) if isinstance(array, np.ndarray) else array.in_one_piece
 
 
-def refuse(operation: str, wants: str, *found: Shape | None) -> ZerosimError:
+def refuse(operation: str, wants: str, *shapes: Shape | None) -> ZerosimError:
     """The error for shapes that an operation does not accept."""
-    shapes = ", ".join(str(shape) for shape in found if shape is not None)
-    return ZerosimError(f"{operation} needs {wants}, found {shapes}")
+    found = ", ".join(str(shape) for shape in shapes if shape is not None)
+    return ZerosimError(f"{operation} needs {wants}, found {found}")
 
 
-def like(x: Array, empty: Empty) -> Array:
-    """Memory for as many numbers as x has, in its shape and dtype."""
-    return empty(x.shape, x.dtype)
+def copy_of(x: Array, empty: Empty, dtype: npt.DTypeLike | None = None) -> Array:
+    """A copy of x in C order, rounded to nearest if its `dtype` is narrower."""
+    copy = empty(x.shape, dtype or x.dtype)
+    copy[...] = x
+    return copy
 
 
 def in_one_piece(x: Array, empty: Empty) -> Array:
     """x in C order: itself, or a copy in memory of `empty`."""
-    if contiguous(x):
-        return x
-    copy = like(x, empty)
-    copy[...] = x
-    return copy
+    return x if contiguous(x) else copy_of(x, empty)
 
 
 def reshape_forward(x: Array, *, empty: Empty, shape: Shape) -> Array:
@@ -92,7 +86,7 @@ def reshape_forward(x: Array, *, empty: Empty, shape: Shape) -> Array:
     >>> reshape_forward(np.array([[1, 2], [3, 4]]), empty=np.empty, shape=(4,))
     array([1, 2, 3, 4])
     """
-    if elements(x.shape) != elements(shape):
+    if prod(x.shape) != prod(shape):
         raise refuse("reshape", f"as many numbers as {shape} has", x.shape)
     return in_one_piece(x, empty).reshape(shape)
 

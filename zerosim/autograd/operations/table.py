@@ -29,7 +29,7 @@ from zerosim.autograd.operations.shapes import reshape, transpose
 OperationExample = Sequence[Any]
 """A shape for each input, or an array of integers; the settings last, if there are any, in a dict."""
 
-OPERATIONS: dict[str, Operation] = {each.name: each for each in (
+OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (
     linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, silu, softmax, layer_norm,
     rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, beside, dropout, reshape,
     transpose, top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
