@@ -1,11 +1,10 @@
 """Whole runs under real mpirun: the same bits as in the local world, one line for a mistake, the right exit code."""
 
 import json
-import time
 
 import pytest
 
-from tests.mpi.launch import SECONDS_TO_END, mpirun
+from tests.mpi.launch import mpirun
 from tests.small import SCENARIOS
 from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import Scenario, load
@@ -87,29 +86,3 @@ def test_prefetching_ends_on_fewer_ranks_too():
                       "check={same_bits_on = [1]}"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert "every bit equal to one process" in done.stdout
-
-
-LATE = """\
-from zerosim.core.errors import CollectiveError
-def late_all_reduce(comm, x):
-    if comm.rank == 1:
-        {failure}
-    comm.recv(into=x, source=1)
-"""
-
-
-@pytest.mark.parametrize(("failure", "code", "said"), [
-    ("raise CollectiveError('planted')", 3, "zerosim: rank 1: planted"),
-    ("raise KeyError('planted')", 3, "KeyError: 'planted'"),
-    ("raise MemoryError('9 EiB')", 3, "zerosim: rank 1: not enough memory: 9 EiB"),
-])
-def test_a_rank_that_fails_in_the_middle_ends_all_with_one_message(failure, code, said, tmp_path):
-    (tmp_path / "late.py").write_text(LATE.format(failure=failure))
-    scenario = tmp_path / "late.toml"
-    scenario.write_text('kind = "collective"\nworld.ranks = 3\n[[program]]\ncalls = ["late.py:late_all_reduce"]\n')
-    start = time.monotonic()
-    done = mpirun(3, ["-m", "zerosim", "run", str(scenario)])
-    assert time.monotonic() - start < SECONDS_TO_END
-    assert done.returncode == code
-    assert done.stderr.count(said) == 1
-    assert done.stderr.count("zerosim: ") == 1
