@@ -62,8 +62,8 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     step = step_of(operation, shapes, settings)
     given = settings | ({"draws": None} if operation.draws else {})
     empty: Any = Extent
-    made = operation.forward(*arrays.values(), empty=empty, **given)
-    y, saved = made if operation.saves else (made, None)
+    results = operation.forward(*arrays.values(), empty=empty, **given)
+    y, saved = results if operation.saves else (results, None)
     read = {name: array for name, array in (arrays | {"y": y}).items() if name in step.needed}
     read |= {"saved": saved} if operation.saves else {}
     if operation.backward is not None and step.wanted:

@@ -79,10 +79,10 @@ class Rehearsal:
         """The most bytes that a rank of the pipeline sends over each direction of the mesh."""
         peaks = Counter[str]()
         for stage in self.stages:
-            mine = Counter[str]()
+            sent = Counter[str]()
             for name, count in stage.clock.sent_by.items():
-                mine[direction_of(name)] += count
-            peaks |= mine
+                sent[direction_of(name)] += count
+            peaks |= sent
         return dict(peaks)
 
 
@@ -151,19 +151,19 @@ def by_itself(
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
-    mine, calls, room = timed_replica(config, comm, around, ledger, far)
-    recorder = Recorder(clock, ledger, mine.tape.operations, traced)
+    replica, calls, room = timed_replica(config, comm, around, ledger, far)
+    recorder = Recorder(clock, ledger, replica.tape.operations, traced)
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
-        mine = RepeatingReplica(**vars(mine), recorder=recorder)
+        replica = RepeatingReplica(**vars(replica), recorder=recorder)
 
     def pipeline(*given: Any) -> Pipeline:
         recorded.append(RecordedPipeline(*given, recorder=recorder, keeps_outputs=software.keeps_outputs))
         return recorded[0]
 
     neighbours = Unconnected(config, calls.beside("ends", 2))
-    step = stepping(config, config.stage, comm, mine, neighbours, [], pipeline)
-    mine.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
-    mine.state.updates = 1      # not the first step
+    step = stepping(config, config.stage, comm, replica, neighbours, [], pipeline)
+    replica.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    replica.state.updates = 1      # not the first step
     comm.begun = True
     ledger.begin_peak()
     if traced:
@@ -174,7 +174,7 @@ def by_itself(
         clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
-        operations=Counter(mine.tape.operations), curve=ledger.curve, host_peak=Counter(far.peak)), recorded
+        operations=Counter(replica.tape.operations), curve=ledger.curve, host_peak=Counter(far.peak)), recorded
 
 
 def timed_replica(
@@ -193,15 +193,15 @@ def timed_replica(
     wire = config.weights_wire and TimedWire(config.weights_wire, clock, costs)
     room = UpdateRoom(allocate, software, comm.sharing)
     rule = Timed(config.rule, clock, costs, room, on_host="optimizer" in config.on_host)
-    mine = on_shapes(
+    replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
         gathering=gathering(config, beside, wire), reducing=reducing,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
         policy=None if kernels is None else partial(kernels.plan_of, config.policy))
-    room.replica = mine
+    room.replica = replica
     if software.ahead:
-        mine.publishing = PublishedAhead(mine.publishing, clock)
-    return mine, calls, room
+        replica.publishing = PublishedAhead(replica.publishing, clock)
+    return replica, calls, room
 
 
 def counted_on(config: Config, cluster: Cluster, counted: Allocator) -> Allocator:

@@ -222,9 +222,9 @@ def layouts_of(
             continue
         if not any(f"parallel.{key}" in keys for key in row.config.ignored):
             unsaid = {*keys, *(["parallel.schedule"] if row.config.directions.pipeline == 1 else [])}
-            said = [word for word in swept if word.partition("=")[0] not in unsaid]
+            kept_words = [word for word in swept if word.partition("=")[0] not in unsaid]
             layouts.setdefault(identity(row), dataclasses.replace(
-                row, layout=", ".join([layout_in_words(row.config, keys), *said])))
+                row, layout=", ".join([layout_in_words(row.config, keys), *kept_words])))
     if not layouts and refused is not None:
         raise refused
     return layouts
@@ -275,9 +275,9 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     copies = [f"{config.ranks // group} copies"] if group < config.ranks else []
     parts = [config.directions.words, f"{config.stage.title} on {group}", *copies]
     others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID}
-    said = [key if value is True else f"{key} {value}" for key, value in others.items()
-            if value != getattr(Parallel(), key)]
-    return ", ".join([" × ".join(filter(None, parts)), f"mb{config.train.micro_batch}", *said])
+    choices = [key if value is True else f"{key} {value}" for key, value in others.items()
+               if value != getattr(Parallel(), key)]
+    return ", ".join([" × ".join(filter(None, parts)), f"mb{config.train.micro_batch}", *choices])
 
 
 def read_search(

@@ -59,10 +59,10 @@ def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str,
 
 def first_fault(operation: Operation, size: int) -> str | None:
     """The first fault among the cases of an operation, all of whose inputs have one shape; or its error."""
-    found = (transpose_fault(operation, [shape] * len(operation.inputs), settings)
+    faults = (transpose_fault(operation, [shape] * len(operation.inputs), settings)
              for shape, settings in cases_of(operation, size))
     try:
-        return next(filter(None, found), None)
+        return next(filter(None, faults), None)
     except ZerosimError:
         raise
     except Exception as error:

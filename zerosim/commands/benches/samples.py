@@ -53,8 +53,8 @@ def by_turns(comm: Communicator, rounds: int, tasks: Mapping[str, Callable[[], o
             began = time.perf_counter()
             for _ in range(calls[name]):
                 tasks[name]()
-            mine = (time.perf_counter() - began) / calls[name]
-            slowest = max(gather_objects(comm, mine) or [mine])
+            own = (time.perf_counter() - began) / calls[name]
+            slowest = max(gather_objects(comm, own) or [own])
             if number < 0:
                 calls[name] = broadcast_object(comm, max(1, min(MOST_CALLS, int(TURN_SECONDS / slowest))))
             else:

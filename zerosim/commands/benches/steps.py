@@ -86,12 +86,12 @@ def stepping(comm: Communicator, stage: str, workload: Workload) -> Callable[[],
         train=Train(steps=1, micro_batch=workload.batch // comm.size, micro_batches=comm.size, optimizer="adamw")),
         workload.dataset())
     (config,), numbers = experiment.rows, itertools.count(1)
-    mine = replace(replica(config, Observed(comm), allocate), comm=comm)
-    mine.begin(initial_weights(config))
+    own = replace(replica(config, Observed(comm), allocate), comm=comm)
+    own.begin(initial_weights(config))
     (batch,) = experiment.of_rank(config, comm.rank)
 
     def step(run: Callable[..., object]) -> None:
-        run(mine, replace(batch, step=next(numbers)))
+        run(own, replace(batch, step=next(numbers)))
 
     return partial(step, config.stage.step)
 
