@@ -35,7 +35,7 @@ def backpropagated(tape, model, weights, batches):
     activations, gradients = [x for x, _ in batches], {}
     for unit in model.forward_units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstreams = tape.loss(model.loss, activations, [y for _, y in batches], 4)
+    loss, upstreams = tape.loss(model.task.loss, activations, [y for _, y in batches], 4)
     for unit in model.backward_units:
         tape.recompute(unit, weights[unit])
         upstreams, found = tape.backward(unit, weights[unit], upstreams)

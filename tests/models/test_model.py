@@ -38,9 +38,6 @@ def test_units_are_themselves_and_nothing_else():
 
 
 @pytest.mark.parametrize(("arguments", "keys", "message"), [
-    ((2, [], 1, "rely", "cross_entropy"), {}, "activation 'rely' is not known; use one of relu, tanh"),
-    ((2, [], 1, "relu", "hinge"), {}, "loss 'hinge' is not known; use one of cross_entropy, mean"),
-    ((2, [3, 0], 1, "relu", "cross_entropy"), {}, r"widths are \[2, 3, 0, 1\]; give every layer"),
     *(((2, [2, 2], 2, "relu", "cross_entropy"), {"groups": groups}, "must name the layers 0 to 2, each once$")
       for groups in ([[0], [2]], [[0, 1]], [[0, 1], [1, 2]], [[0], [], [1, 2]], [[0], [1, 1, 2]])),
     ((2, [2, 2], 2, "relu", "cross_entropy"), {"groups": [[0, 1], [2]], "frozen": [1]},

@@ -12,13 +12,11 @@ from typing import Any
 from zerosim.core.parts import Table
 from zerosim.models.units import Model, ModelKind, Task
 
-LayerGroups = Sequence[Sequence[int]]
-
-MODULES = [import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
-MODELS: Table[ModelKind] = Table({each.KIND.key: each.KIND for each in MODULES if hasattr(each, "KIND")})
+MODULES = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+MODELS: Table[ModelKind] = Table({module.KIND.key: module.KIND for module in MODULES if hasattr(module, "KIND")})
 
 
-def build(settings: Any, task: Task, groups: LayerGroups) -> Model:
+def build(settings: Any, task: Task, groups: Sequence[Sequence[int]]) -> Model:
     """The model of kind `settings.kind` for a task; `settings` are the keys of a scenario's [model].
 
     Its task is the given one, with the model's own numbers of inputs and outputs. `groups` lists the layers of each

@@ -44,7 +44,7 @@ from zerosim.models.parallel import of_pieces, on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.transformer import (
     FAMILIES,
-    LATENT,
+    SIZES,
     TransformerShape,
     attended,
     attention_of,
@@ -103,8 +103,8 @@ inner), with the names of their weights."""
 
 def used_on_pieces(w: Weights, m: MixtureShape) -> Weights:
     """The weights of a layer, used on this rank's pieces: gradients of all but experts are sums over the ranks."""
-    whole = on_pieces({name: each for name, each in w.items() if name not in EXPERTS}, m.transformer.parallel.pieces)
-    return {**w, **whole}
+    others = {name: weight for name, weight in w.items() if name not in EXPERTS}
+    return {**w, **on_pieces(others, m.transformer.parallel.pieces)}
 
 
 def mixture_block(w: Weights, x: Variable, m: MixtureShape) -> Variable:
@@ -152,7 +152,8 @@ def layers_of(m: MixtureShape) -> list[Layer]:
     *blocks, head = transformer_layers(replace(s, inner=m.shared_inner))[first:]
     d, inner, mine, cut = s.width, s.inner, m.over.of(m.experts), Cut(m.over, 0)
     parameters = (
-        *(each for each in blocks[0].parameters if m.shared_inner or not each.name.startswith("mlp.")),
+        *(parameter for parameter in blocks[0].parameters
+          if m.shared_inner or not parameter.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
         *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
         Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
@@ -160,7 +161,7 @@ def layers_of(m: MixtureShape) -> list[Layer]:
     block = partial(mixture_block, m=m)
     return [
         embedding, *dense,
-        *(replace(each, parameters=parameters, compute=block) for each in blocks),
+        *(replace(layer, parameters=parameters, compute=block) for layer in blocks),
         head,
     ]
 
@@ -174,6 +175,9 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     >>> mixture(MixtureShape(shape, experts=8, capacity_factor=1.25)).count
     569600
     """
+    wrong = problem(m)
+    if wrong is not None:
+        raise ZerosimError(wrong[1])
     s = m.transformer
     units = grouped(layers_of(m), groups, frozen)
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
@@ -192,15 +196,11 @@ def mixture_shape(settings: Any, task: Task) -> MixtureShape:
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
     """A mixture with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
-    wrong = problem(settings, task)
-    if wrong is not None:
-        raise ZerosimError(wrong[1])
     return mixture(mixture_shape(settings, task), groups, frozen)
 
 
-def problem(settings: Any, task: Task) -> tuple[str, str] | None:
+def problem(m: MixtureShape) -> tuple[str, str] | None:
     """The key of a size that contradicts the others, and the reason; None if all agree."""
-    m = mixture_shape(settings, task)
     if m.experts % m.over.size:
         return "experts", f"the {m.over.size} {m.over.name} ranks must divide experts = {m.experts}; set it to a " \
                           f"multiple of {m.over.size}"
@@ -222,13 +222,11 @@ def problem(settings: Any, task: Task) -> tuple[str, str] | None:
 
 KIND = ModelKind(
     "mixture",
-    own_keys=(
-        "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-        "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
-        "dense_inner", *LATENT),
+    own_keys=(*SIZES, "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
+              "dense_inner"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     reads_tokens=True,
-    problem=problem,
+    problem=lambda settings, task: problem(mixture_shape(settings, task)),
     attention=attention_of,
 )

@@ -13,7 +13,6 @@ from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.elementwise import ACTIVATIONS
 from zerosim.autograd.operations.linear import add_bias, linear
-from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.core.errors import ZerosimError
 from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel, column_input, row_output
@@ -56,11 +55,7 @@ def mlp(
     >>> [unit.name for unit in mlp(4, [4, 4], 2, "relu", "cross_entropy", groups=[[0, 1], [2]]).units]
     ['layers.0-1', 'layers.2']
     """
-    check_known("activation", activation, ACTIVATIONS)
-    check_known("loss", loss, LOSSES)
     widths = [inputs, *hidden_widths, outputs]
-    if min(widths) < 1:
-        raise ZerosimError(f"layer widths are {widths}; give every layer a width of at least 1")
     wrong = problem(hidden_widths, parallel)
     if wrong is not None:
         raise ZerosimError(wrong[1])
@@ -91,8 +86,7 @@ def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen:
     """A multi-layer perceptron with a scenario's `settings`; the task gives the first and the last width."""
     return mlp(
         task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen,
-        parallel=task.parallel,
-    )
+        parallel=task.parallel)
 
 
 def parameters(inputs: int, outputs: int, tensor: Direction, axis: int | None) -> tuple[Parameter, Parameter]:
@@ -102,11 +96,6 @@ def parameters(inputs: int, outputs: int, tensor: Direction, axis: int | None) -
         tensor.of(length) if at == axis else length for at, length in enumerate((outputs, inputs)))]
     return (Parameter("weight", tuple(shape), bound, cut=cut),
             Parameter("bias", (shape[0],), bound, decays=False, cut=cut if axis == 0 else None))
-
-
-def check_known(what: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise ZerosimError(f"{what} {name!r} is not known; use one of {', '.join(known)}")
 
 
 KIND = ModelKind(

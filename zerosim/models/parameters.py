@@ -19,7 +19,6 @@ from zerosim.core.sharding import parts_of
 Initial = Callable[[np.random.Generator, Array], None]
 """Fills a float32 array with initial values."""
 
-
 Coordinates = Mapping[str, int]
 """A place of the mesh: its number in each direction, by name."""
 ORIGIN: Coordinates = {}
@@ -62,7 +61,6 @@ class Parameter:
     initial: Initial
     decays: bool = True
     """Whether weight decay applies when `decay_biases` is off: to matrices, not to biases and norms."""
-
     cut: Cut | None = None
     """The cut of the whole parameter, of which `shape` is the shape of one piece; None if every place has all of it."""
 
@@ -95,7 +93,7 @@ class Parameter:
         >>> weight.index(7, {"tensor": 1})                  # columns 2, 3, 10 and 11 of 16
         (1, 11)
         """
-        index = [int(each) for each in np.unravel_index(at, self.shape)]
+        index = [*map(int, np.unravel_index(at, self.shape))]
         if self.cut is not None:
             axis, direction = self.cut.axis, self.cut.direction
             length = self.shape[axis] // self.cut.blocks
@@ -124,7 +122,6 @@ class Parameter:
 
 def uniform(bound: float) -> Initial:
     """Initial values, uniform from −bound to bound."""
-
     def fill(random: np.random.Generator, out: Array) -> None:
         random.random(out=out, dtype=np.float32)
         out *= 2.0 * bound
@@ -135,7 +132,6 @@ def uniform(bound: float) -> Initial:
 
 def normal(deviation: float) -> Initial:
     """Initial values, normally distributed around 0."""
-
     def fill(random: np.random.Generator, out: Array) -> None:
         random.standard_normal(out=out, dtype=np.float32)
         out *= deviation
@@ -145,7 +141,6 @@ def normal(deviation: float) -> Initial:
 
 def constant(value: float) -> Initial:
     """Equal initial values."""
-
     def fill(random: np.random.Generator, out: Array) -> None:
         out[...] = value
 

@@ -6,7 +6,6 @@ direction. Sums are added in the order of the ring, as on ranks.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,42 +44,14 @@ def joined(whole: Unit, piece: Unit, flats: Sequence[Array], directions: Directi
     return joint
 
 
-class Rendezvous:
-    """The arrays that all places have given to the collective that they perform now."""
-
-    def __init__(self, places: int) -> None:
-        self._barrier = threading.Barrier(places)
-        self._given: list[Array | None] = [None] * places
-
-    def gathered(self, place: int, array: Array) -> list[Any]:
-        """The arrays of all places, copies."""
-        self._given[place] = array.copy()
-        self._wait(place)
-        of_all = list(self._given)
-        self._wait(place)
-        return of_all
-
-    def _wait(self, place: int) -> None:
-        began = time.monotonic()
-        try:
-            self._barrier.wait(SECONDS)
-        except threading.BrokenBarrierError:
-            if time.monotonic() - began < SECONDS:
-                raise
-            raise UsageError(
-                f"in one process, place {place} has waited {SECONDS:g} s in a collective of the model for the other "
-                "places; let every place make the same calls in the same order") from None
-
-    def abort(self) -> None:
-        """End every wait."""
-        self._barrier.abort()
-
-
 @dataclass(frozen=True)
 class GroupInOneProcess:
     """The group of one place in one direction: `members` are its places."""
 
-    meeting: Rendezvous
+    barrier: threading.Barrier
+    """Where all places meet."""
+    given: list[Any]
+    """The arrays that all places have given to the collective that they perform now, copies."""
     members: list[int]
     here: int
 
@@ -93,8 +64,11 @@ class GroupInOneProcess:
         return self.members.index(self.here)
 
     def _gathered(self, flat: Array) -> list[Array]:
-        of_all = self.meeting.gathered(self.here, flat)
-        return [of_all[member] for member in self.members]
+        self.given[self.here] = flat.copy()
+        self.barrier.wait(SECONDS)
+        arrays = [self.given[member] for member in self.members]
+        self.barrier.wait(SECONDS)
+        return arrays
 
     def all_reduce(self, flat: Array) -> None:
         parts = self._gathered(flat)
@@ -131,9 +105,9 @@ def side_by_side(
     (11.0, 11.0)
     """
     places, ended = directions.places, object()
-    meeting = Rendezvous(places)
+    barrier, given = threading.Barrier(places), [None] * places
     programs = [
-        program(place, {name: GroupInOneProcess(meeting, directions.group(name, place), place)
+        program(place, {name: GroupInOneProcess(barrier, given, directions.group(name, place), place)
                         for name in directions.groups})
         for place in range(places)]
 
@@ -142,16 +116,21 @@ def side_by_side(
             with np.errstate(all="ignore"):
                 return next(programs[place], ended)
         except BaseException:
-            meeting.abort()
+            barrier.abort()
             raise
 
     with ThreadPoolExecutor(places) as threads:
         while True:
             pending = [threads.submit(advance, place) for place in range(places)]
-            errors = [error for error in (each.exception() for each in pending) if error is not None]
-            for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
-                raise error
-            items = tuple(each.result() for each in pending)
+            errors = {place: error for place, result in enumerate(pending) if (error := result.exception())}
+            for error in errors.values():
+                if not isinstance(error, threading.BrokenBarrierError):
+                    raise error
+            if errors:
+                raise UsageError(
+                    f"in one process, place {min(errors)} has waited {SECONDS:g} s in a collective of the model for "
+                    "the other places; let every place make the same calls in the same order")
+            items = tuple(result.result() for result in pending)
             if items[0] is ended:
                 return
             yield items

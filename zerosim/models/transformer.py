@@ -153,7 +153,7 @@ def attended(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 def normed(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
     family = FAMILIES[s.family]
-    return family.norm(x, *(of_pieces(w[f"{name}.{each}"], s.parallel) for each in family.norm_weights))
+    return family.norm(x, *(of_pieces(w[f"{name}.{weight}"], s.parallel) for weight in family.norm_weights))
 
 
 def head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -164,7 +164,7 @@ def head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
         x = column_input(normed(w, x, family.norms[2], s), parallel)
     else:
         x = join_from(x, group=parallel.tensor, axis=SEQUENCE) if parallel.sequence else x
-        x = family.norm(x, *(w[f"{family.norms[2]}.{each}"] for each in family.norm_weights))
+        x = family.norm(x, *(w[f"{family.norms[2]}.{weight}"] for weight in family.norm_weights))
     return linear(x, w[family.tokens if s.tied_embeddings else "lm_head.weight"])
 
 
@@ -196,7 +196,7 @@ def llama_attention(w: Weights, h: Variable, s: TransformerShape) -> Variable:
 
 def qkv(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variable, Variable, Variable]:
     """Queries, keys and values; queries and keys are turned by their positions."""
-    q, k, v = (linear(h, w[f"self_attn.{each}_proj.weight"]) for each in "qkv")
+    q, k, v = (linear(h, w[f"self_attn.{letter}_proj.weight"]) for letter in "qkv")
     return turned(q, s.head_size, s), turned(k, s.head_size, s), v
 
 
@@ -271,11 +271,10 @@ def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen:
 
 def shape_of(settings: Any, task: Task) -> TransformerShape:
     """The shape of a transformer with a scenario's [model], for a task's sequence length and vocabulary."""
-    width = settings.width
     return TransformerShape(
         family=settings.architecture,
         layers=settings.layers,
-        width=width,
+        width=settings.width,
         heads=settings.heads,
         key_value_heads=settings.key_value_heads or settings.heads,
         inner=settings.inner or usual_inner(settings),
@@ -308,26 +307,20 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return wrong
     if s.dropout and not (s.parallel.tensor.alone and s.parallel.context.alone):
         return "dropout", "dropout is drawn for whole arrays, and these ranks have pieces of them; set it to 0"
-    if s.latent or s.query_latent or s.rotary_size:
-        return problem_of_latents(s)
-    if s.family == "llama" and s.head_size % 2:
+    latent = s.latent or s.query_latent or s.rotary_size
+    if latent and not s.latent:
+        return "latent", "queries have a latent and numbers for positions only beside that of keys; set it above 0"
+    if latent and (s.family != "llama" or s.key_value_heads != s.heads):
+        return "latent", "each head of Llama's blocks has a key of the latent; leave key_value_heads out, and set " \
+                         'architecture to "llama"'
+    if latent and (s.rotary_size % 2 or not s.rotary_size):
+        return "rotary_size", f"positions turn pairs of numbers, found {s.rotary_size}; give it an even number above 0"
+    if latent and not s.parallel.context.alone and s.parallel.context_by == "ring":
+        return "latent", 'a ring has keys as wide as values; set parallel.context_by to "all_to_all"'
+    if not latent and s.family == "llama" and s.head_size % 2:
         return "heads", f"rotary positions need an even head size, found {s.head_size}; give it an even number"
     if s.family == "gpt2" and s.key_value_heads != s.heads:
         return "key_value_heads", 'GPT-2 has one per head; leave it out, or set architecture to "llama"'
-    return None
-
-
-def problem_of_latents(s: TransformerShape) -> tuple[str, str] | None:
-    """The key of a size of latent attention that contradicts the others, and the reason; None if all agree."""
-    if not s.latent:
-        return "latent", "queries have a latent and numbers for positions only beside that of keys; set it above 0"
-    if s.family != "llama" or s.key_value_heads != s.heads:
-        return "latent", "each head of Llama's blocks has a key of the latent; leave key_value_heads out, and set " \
-                         'architecture to "llama"'
-    if s.rotary_size % 2 or not s.rotary_size:
-        return "rotary_size", f"positions turn pairs of numbers, found {s.rotary_size}; give it an even number above 0"
-    if not s.parallel.context.alone and s.parallel.context_by == "ring":
-        return "latent", 'a ring has keys as wide as values; set parallel.context_by to "all_to_all"'
     return None
 
 
@@ -343,7 +336,11 @@ def layers_of(s: TransformerShape) -> list[Layer]:
     """The embedding, the blocks and the head."""
     family = FAMILIES[s.family]
     parameters, compute = tuple(family.parameters(s)), partial(block, s=s)
-    tables, own = [of_tokens(s, family.tokens)], [] if s.tied_embeddings else [of_tokens(s, "lm_head.weight")]
+    tensor, cut = s.parallel.tensor, s.parallel.vocabulary
+    rows = tensor.of(s.vocabulary) if cut else s.vocabulary
+    of_tokens = partial(
+        Parameter, shape=(rows, s.width), initial=normal(0.02), cut=Cut(tensor, 0) if cut else None)
+    tables, own = [of_tokens(family.tokens)], [] if s.tied_embeddings else [of_tokens("lm_head.weight")]
     if family.positions:
         tables.append(Parameter(family.positions, (s.sequence, s.width), normal(0.01)))
     return [
@@ -356,8 +353,8 @@ def layers_of(s: TransformerShape) -> list[Layer]:
 
 
 def norm_parameters(s: TransformerShape, name: str) -> list[Parameter]:
-    return [Parameter(f"{name}.{each}", (s.width,), constant(1.0 if each == "weight" else 0.0), decays=False)
-            for each in FAMILIES[s.family].norm_weights]
+    return [Parameter(f"{name}.{weight}", (s.width,), constant(1.0 if weight == "weight" else 0.0), decays=False)
+            for weight in FAMILIES[s.family].norm_weights]
 
 
 def gpt2_parameters(s: TransformerShape) -> Iterable[Parameter]:
@@ -409,13 +406,6 @@ def llama_parameters(s: TransformerShape) -> Iterable[Parameter]:
     )
 
 
-def of_tokens(s: TransformerShape, name: str) -> Parameter:
-    """A parameter with a row for each token of the vocabulary."""
-    tensor, cut = s.parallel.tensor, s.parallel.vocabulary
-    rows = tensor.of(s.vocabulary) if cut else s.vocabulary
-    return Parameter(name, (rows, s.width), normal(0.02), cut=Cut(tensor, 0) if cut else None)
-
-
 def attention_of(settings: Any) -> int:
     """layers · width of attention, with a scenario's [model]: that of queries and that of values in the mean."""
     of_both = 2 * (settings.heads * settings.head_size or settings.width) + settings.heads * settings.rotary_size
@@ -431,16 +421,14 @@ FAMILIES = {
         ("input_layernorm", "post_attention_layernorm", "model.norm"), llama_attention, llama_perceptron,
         llama_parameters),
 }
-LATENT = ("latent", "query_latent", "rotary_size")
-"""The keys of latent attention."""
-
+SIZES = (
+    "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
+    "latent", "query_latent", "rotary_size")
+"""The keys of sizes, the last ones those of latent attention."""
 
 KIND = ModelKind(
     "transformer",
-    own_keys=(
-        "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-        "tied_embeddings", "dropout", *LATENT,
-    ),
+    own_keys=(*SIZES, "tied_embeddings", "dropout"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     tied=lambda settings: bool(settings.tied_embeddings),

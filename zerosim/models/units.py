@@ -119,8 +119,8 @@ class Segment:
                 weights = {name: graph.parameter(place, of_shape) for name, place, of_shape in parameters}
                 graph.output = compute(weights, graph.output)
             self.known[shape] = graph    # whole: other threads read it
-        found: Graph = self.known[shape]
-        return found
+        known: Graph = self.known[shape]
+        return known
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,18 +160,15 @@ class Unit:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The segments that are run here, in the order of forward."""
-        found, runs = [], runs_of(self.numbers)
+        segments, runs = [], runs_of(self.numbers)
+        known = {place.name: (number, place.shape) for number, place in enumerate(self.places)}
         for run in runs if self.end is None else runs[self.end :][:1]:
             layers = tuple(self.layers[self.numbers.index(number)] for number in run)
-            computation = tuple((layer.compute, self._parameters(layer)) for layer in layers)
-            found.append(Segment(layers, tuple(run), computation, self.computations.setdefault(computation, {})))
-        return tuple(found)
-
-    def _parameters(self, layer: Layer) -> tuple[tuple[str, int, Shape], ...]:
-        full_names = {parameter.name: layer.prefix + parameter.name for parameter in layer.parameters}
-        full_names |= {name: name for name in layer.borrows}
-        numbers = {place.name: number for number, place in enumerate(self.places)}
-        return tuple((name, numbers[full], self.places[numbers[full]].shape) for name, full in full_names.items())
+            computation = tuple((layer.compute, (
+                *((parameter.name, *known[layer.prefix + parameter.name]) for parameter in layer.parameters),
+                *((name, *known[name]) for name in layer.borrows))) for layer in layers)
+            segments.append(Segment(layers, tuple(run), computation, self.computations.setdefault(computation, {})))
+        return tuple(segments)
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The range of layer `number` of the model in the buffer: first element, and the one after the last."""
@@ -199,14 +196,6 @@ class Unit:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
         return {number: flat[place.start : place.stop].reshape(place.shape)
                 for number, place in enumerate(self.places)}
-
-    def answered(self, start: int, stop: int, coordinates: Coordinates) -> list[tuple[int, int]]:
-        """The stretches from `start` to `stop` for which a place answers, where each element is counted once."""
-        if not any(coordinates.values()):
-            return [(start, stop)]
-        stretches = [(max(start, place.start), min(stop, place.stop)) for place in self.places
-                     if place.parameter.answers(coordinates)]
-        return [(first, last) for first, last in stretches if first < last]
 
     def initial(self, seed: int, coordinates: Coordinates = ORIGIN) -> Array:
         """The initial weights of a place: float32, flat, `count` elements.
@@ -274,11 +263,6 @@ class Model:
     """A short description, such as 64-64-10 MLP."""
     loss_over: Mapping[str, Direction] = field(default_factory=dict)
     """The directions over which the outputs are cut, by the names that the loss has for them."""
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.task.loss
 
     @property
     def count(self) -> int:

@@ -38,59 +38,60 @@ def model(*, tokens: bool = False) -> Callable[[Layers], ModelKind]:
 
 def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
     """The kind of model that a function's signature declares; its keys are the keyword-only parameters."""
-    found = signature_of(name, layers)
-    if len(found.positional) != 1:
-        raise UsageError(f"{name} takes {', '.join(found.positional) or 'nothing'}; write def {layers.__name__}(task, "
-                         "*, key=default, …) and return a list of layers")
+    signature = signature_of(name, layers)
+    if len(signature.positional) != 1:
+        raise UsageError(f"{name} takes {', '.join(signature.positional) or 'nothing'}; write def {layers.__name__}"
+                         "(task, *, key=default, …) and return a list of layers")
     probe = Task(64, 64, "cross_entropy", tokens=True) if tokens else Task(64, 10, "cross_entropy")
 
-    def made(settings: Any, task: Task) -> list[Layer]:
+    def of_task(settings: Any, task: Task) -> list[Layer]:
         return layers_of(name, layers, task, settings.own)
 
     def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-        found = made(settings, task)
-        check_layers(name, layers, found, task)
+        own_layers = of_task(settings, task)
+        check_layers(name, layers, own_layers, task)
         count = sum(len(group) for group in groups)
-        if len(found) != count:
-            raise UsageError(f"{name} has {count} layers for a task of {probe.inputs} inputs, and {len(found)} for "
-                               f"one of {task.inputs}; make their number depend on keys alone")
-        return Model(grouped(found, groups, frozen), task, f"{name}, {len(found)} layers")
+        if len(own_layers) != count:
+            raise UsageError(f"{name} has {count} layers for a task of {probe.inputs} inputs, and {len(own_layers)} "
+                             f"for one of {task.inputs}; make their number depend on keys alone")
+        return Model(grouped(own_layers, groups, frozen), task, f"{name}, {count} layers")
 
     return ModelKind(
-        name, TOKEN_KEYS if tokens else (), for_task, layer_count=lambda settings: len(made(settings, probe)),
-        tied=lambda settings: any(layer.borrows for layer in made(settings, probe)), reads_tokens=tokens,
-        keys=found.keys)
+        name, TOKEN_KEYS if tokens else (), for_task, layer_count=lambda settings: len(of_task(settings, probe)),
+        tied=lambda settings: any(layer.borrows for layer in of_task(settings, probe)), reads_tokens=tokens,
+        keys=signature.keys)
 
 
-def as_model(name: str, found: Any) -> ModelKind:
+def as_model(name: str, part: Any) -> ModelKind:
     """The kind of model that a scenario names. Raises `UsageError` for anything else."""
-    if isinstance(found, ModelKind):
-        return replace(found, key=name)
-    if not inspect.isfunction(found):
-        raise UsageError(f"{name} is a {type(found).__name__}; give a function, def {name.rpartition(':')[2]}(task, *, "
+    if isinstance(part, ModelKind):
+        return replace(part, key=name)
+    if not inspect.isfunction(part):
+        raise UsageError(f"{name} is a {type(part).__name__}; give a function, def {name.rpartition(':')[2]}(task, *, "
                          "key=default, …), that returns a list of layers")
-    return declared(name, found)
+    return declared(name, part)
 
 
 def layers_of(name: str, layers: Layers, task: Task, keys: Mapping[str, Any]) -> list[Layer]:
     """The layers for a task. Raises `ZerosimError` if the function fails or returns anything but layers."""
     try:
-        found = layers(task, **keys)
+        returned = layers(task, **keys)
     except ZerosimError as error:
         raise UsageError(f"{name}: {error}") from error
     except Exception as error:
         raise UsageError(f"{name}: {error_line(error, layers)}") from error
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(each, Layer) for each in found):
-        raise UsageError(f"{name} returned {found!r:.60}; return a list of Layer(name, prefix, parameters, compute), "
-                           "at least one")
-    for layer in found:
+    if not isinstance(returned, list | tuple) or not returned or not all(isinstance(x, Layer) for x in returned):
+        raise UsageError(f"{name} returned {returned!r:.60}; return a list of Layer(name, prefix, parameters, "
+                         "compute), at least one")
+    names = set[str]()
+    for layer in returned:
         for parameter in layer.parameters:
             check_parameter(name, layer, parameter)
-    names = [layer.prefix + parameter.name for layer in found for parameter in layer.parameters]
-    for each in names:
-        if names.count(each) > 1:
-            raise UsageError(f"{name} has two parameters {each!r}; give each layer a prefix of its own")
-    return list(found)
+            full_name = layer.prefix + parameter.name
+            if full_name in names:
+                raise UsageError(f"{name} has two parameters {full_name!r}; give each layer a prefix of its own")
+            names.add(full_name)
+    return list(returned)
 
 
 def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
@@ -109,13 +110,13 @@ def check_parameter(name: str, layer: Layer, parameter: Parameter) -> None:
                          "constant(value) or a function of a generator and an array")
 
 
-def check_layers(name: str, layers: Callable[..., Any], found: Sequence[Layer], task: Task) -> None:
+def check_layers(name: str, layers: Callable[..., Any], own_layers: Sequence[Layer], task: Task) -> None:
     """Run each layer's code on shapes. Raises `ZerosimError` with the name of the layer for a mismatch."""
     samples, used = SAMPLES * task.parallel.places, {"sequence_parallel", "vocabulary_parallel"}
     graph = Graph((samples, task.inputs))
-    parameters = {layer.prefix + each.name: graph.parameter(layer.prefix + each.name, each.shape)
-                  for layer in found for each in layer.parameters}
-    for number, layer in enumerate(found):
+    parameters = {layer.prefix + parameter.name: graph.parameter(layer.prefix + parameter.name, parameter.shape)
+                  for layer in own_layers for parameter in layer.parameters}
+    for number, layer in enumerate(own_layers):
         graph.layer = number
         own = {parameter.name: parameters[layer.prefix + parameter.name] for parameter in layer.parameters}
         before = len(graph.instructions)
@@ -135,8 +136,8 @@ def check_layers(name: str, layers: Callable[..., Any], found: Sequence[Layer], 
                 raise UsageError(f"{name}, layer {layer.name}: its code does not read the parameter {unread!r}; use it "
                                  "or remove its declaration")
         graph.output = output
-    cuts = (each.cut.direction for layer in found for each in layer.parameters if each.cut)
-    named = (value for each in graph.instructions for value in each.settings.values() if isinstance(value, Direction))
+    cuts = (parameter.cut.direction for layer in own_layers for parameter in layer.parameters if parameter.cut)
+    named = (value for x in graph.instructions for value in x.settings.values() if isinstance(value, Direction))
     used |= {f"{name}_ranks" for direction in (*cuts, *named) for name in parts_of(direction.name)}
     if unused := task.parallel.unused(*used):
         raise UsageError(f"{name} has no operation and no cut over {unused.replace('_', ' ')}, which would repeat the "

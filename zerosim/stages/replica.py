@@ -214,7 +214,7 @@ class Replica:
 
     @property
     def loss_name(self) -> str:
-        return self.model.loss
+        return self.model.task.loss
 
     def begin(self, initial: Initial) -> None:
         """Allocate and initialise the states that the stage keeps, before the first step."""

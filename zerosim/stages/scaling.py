@@ -59,9 +59,12 @@ def square_sum(chunk: Array) -> float:
 
 
 def counted_square_sum(unit: Unit, start: int, values: Array, coordinates: Coordinates) -> float:
-    """Σ x² of the elements of a unit from `start` on for which a place answers, see `Unit.answered`."""
-    stretches = unit.answered(start, start + len(values), coordinates)
-    return float(sum(square_sum(values[first - start : last - start]) for first, last in stretches))
+    """Σ x² of the elements of a unit from `start` on for which a place answers, where each is counted once."""
+    if not any(coordinates.values()):
+        return square_sum(values)
+    stretches = ((max(place.start - start, 0), max(place.stop - start, 0)) for place in unit.places
+                 if place.parameter.answers(coordinates))
+    return float(sum(square_sum(values[first:last]) for first, last in stretches))
 
 
 class SquareSums:

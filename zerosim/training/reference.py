@@ -241,7 +241,7 @@ def backpropagate(
     activations, gradients = [inputs], {}
     for unit in model.forward_units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstreams = tape.loss(model.loss, activations, [targets], samples)
+    loss, upstreams = tape.loss(model.task.loss, activations, [targets], samples)
     for unit in model.backward_units:
         upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
     return loss, gradients
