@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.laws.running import DEFAULTS, KEYS, Refused, planned, prepared, run
+from tests.laws.running import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
 from tests.laws.scenarios import CORNERS, DRAWN, GPT, in_sections
 from zerosim.models import MODELS
 
@@ -44,7 +44,7 @@ def accepted(settings):
 
 @cache
 def base_figures(kind, number):
-    return list(run(prepared(bases(kind)[number])).rows.values())
+    return unjudged(prepared(bases(kind)[number]))
 
 
 def effect(key, kind):
@@ -53,7 +53,7 @@ def effect(key, kind):
     for number, base in [*all_bases[:1], *(each for each in all_bases if key in each[1]), *all_bases[1:3]]:
         for value in DRAWN.get(key) or KEYS.get(key) or TRIALS:
             if value != base.get(key, DEFAULTS[key]) and (changed := accepted(base | {key: value})):
-                if list(run(changed).rows.values()) != base_figures(kind, number):
+                if unjudged(changed) != base_figures(kind, number):
                     return "acts"
                 said = "silent"
     return said

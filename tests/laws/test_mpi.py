@@ -10,7 +10,7 @@ from tests.mpi.launch import mpirun
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("ranks", "count"), [(3, 2), (4, 3), *(
+@pytest.mark.parametrize(("ranks", "count"), [(4, 3), *(
     pytest.param(ranks, 9, marks=pytest.mark.long) for ranks in (2, 3, 4))])
 def test_draws_under_mpirun_have_the_recorded_bits_and_figures(ranks, count):
     draws = [draw for draw in DRAWS if draw["settings"]["world.ranks"] == ranks]
