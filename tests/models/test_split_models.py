@@ -78,11 +78,6 @@ def test_the_collectives_of_a_block_by_hand(sequence, due, tmp_path):
         assert halves == passes * (blocks * 8 + 2) * (2 * 8 * 16 * 4 // 2)
 
 
-def test_a_users_model_is_split_too(tmp_path):
-    assert outcome(MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"'), tmp_path, "parallel.tensor_ranks=2",
-                   'parallel.stages=["ddp", "zero3"]').failures == []
-
-
 @pytest.mark.parametrize(("forgotten", "difference"), [
     ("copy_to", "first.bias: place 1 and place 0 have different gradients of a parameter that all have"),
     ("reduce_from", "loss: "),

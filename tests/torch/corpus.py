@@ -157,12 +157,6 @@ def clipped(norm):
     return lambda model, *_: nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
-def clipped_by_shard(norm):
-    """Clipping by the norm of what this rank has."""
-    return lambda model, *_: nn.utils.clip_grads_with_norm_(model.parameters(), norm, torch.stack([
-        (p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad).norm() for p in model.parameters()]).norm())
-
-
 def scaled_to_shards(model, norm):
     """Clipping by hand, by the norm of what this rank has."""
     norms = torch.stack([p.grad.to_local().norm() for p in model.parameters()])
@@ -202,7 +196,7 @@ def seeded_by_rank(w):
     return w
 
 
-def scaled(w, change=lambda scaler, optimizer, model: None, forgotten=False, steps=2, precision=None, **scales):
+def scaled(w, change=lambda scaler, optimizer, model: None, steps=2, precision=None, **scales):
     """Train with a scaler of losses; `change` is called between backward and the update."""
     scaler = torch.amp.GradScaler("cpu", **scales)
     for model, optimizer in w.steps(w.ddp(), steps):
@@ -211,11 +205,8 @@ def scaled(w, change=lambda scaler, optimizer, model: None, forgotten=False, ste
             loss = w.loss(model)
         scaler.scale(loss).backward()
         change(scaler, optimizer, model)
-        if forgotten:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
+        scaler.step(optimizer)
+        scaler.update()
 
 
 def unscaled_by_hand_too(scaler, optimizer, model):
@@ -237,27 +228,14 @@ def no_sync_forgotten(w):
         w.train(model)
 
 
-@case("own gradient only")
-def ranks_communicate_in_forward_and_do_not_reduce(w):
-    class Centred(nn.Sequential):
-        def forward(self, x):
-            mean = x.mean()
-            dist.all_reduce(mean)
-            return super().forward(x - mean)
-
-    with (model := w.ddp(Centred(*w.net()))).no_sync():
-        w.train(model)
-
-
-def by_hand(w, divide=True, skipped="", silent=None):
-    """Reduce each gradient, but the `skipped` one, before the update; the `silent` rank adds zeros."""
+def by_hand(w, divide=True, silent=None):
+    """Reduce each gradient before the update; the `silent` rank adds zeros."""
     def between(model, optimizer, step):
-        for name, p in model.named_parameters():
-            if name != skipped:
-                if w.rank == silent:
-                    p.grad.zero_()
-                dist.all_reduce(p.grad)
-                p.grad /= w.size if divide else 1
+        for p in model.parameters():
+            if w.rank == silent:
+                p.grad.zero_()
+            dist.all_reduce(p.grad)
+            p.grad /= w.size if divide else 1
 
     return between
 
@@ -867,9 +845,6 @@ CASES |= {
         lambda w: w.train(in_modules(w.fsdp(), "set_requires_gradient_sync", False)), "no gradient"),
     "module_called_past_ddp": Case(
         lambda w: w.train((model := w.ddp()).module, w.adam(model)), "own gradient only", parameter="0.weight"),
-    "fsdp1_with_shards_of_one_rank": Case(
-        lambda w: w.train(w.fsdp1(strategy="HYBRID_SHARD", device_mesh=dist.init_device_mesh(
-            "cpu", (w.size, 1), mesh_dim_names=("replicate", "shard")))), "own gradient only", parameter="0.weight"),
     "other_learning_rate": Case(
         lambda w: w.train(model := w.ddp(), w.adam(model, 1e-2 * (1 + (w.rank == 1)))),
         "another learning rate on a rank", rank=1),
@@ -888,23 +863,15 @@ CASES |= {
         lambda w: w.train(w.ddp(), between=lambda *_: w.rank or clipped(0.1)(*_)), "clipping on one rank"),
     "clipped_before_unscaling": Case(
         lambda w: scaled(w, lambda scaler, optimizer, model: clipped(1.0)(model)), "clipping before unscaling"),
-    "scaler_forgotten_at_the_step": Case(
-        lambda w: scaled(w, forgotten=True, init_scale=1024.0), "not unscaled"),
     "unscaled_by_hand_too": Case(
         lambda w: scaled(w, unscaled_by_hand_too, init_scale=1024.0), "unscaled twice"),
     "fsdp_clipped_by_shard": Case(
         lambda w: w.train(w.fsdp(), between=lambda model, *_: scaled_to_shards(model, 0.01)),
         "clipping by the local norm"),
-    "other_betas": Case(
-        lambda w: w.train(model := w.ddp(), torch.optim.AdamW(
-            model.parameters(), betas=(0.9 - 0.1 * (w.rank == 1), 0.999))), "another betas on a rank", rank=1),
     "one_element_of_one_gradient": Case(
         lambda w: w.train(w.fsdp(), between=in_step(1, lambda model: w.rank == 1 and (
             model[2].weight.grad.to_local().view(-1)[0].add_(0.1)))),
         "no order of addition explains it", step=2, rank=1, parameter="2.weight"),
-    "by_hand_forgets_a_parameter": Case(
-        lambda w: w.train(w.net(), between=by_hand(w, skipped="2.bias")),
-        "own gradient only", parameter="2.bias"),
     "line_search_by_own_losses": Case(
         lambda w: closed(w, model := w.ddp(), searching(model)), "replicas have drifted apart"),
     "fsdp_within_rows_of_the_mesh_only": Case(
@@ -918,21 +885,10 @@ CASES |= {
         lambda w: w.train(tensor_parallel(
             w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"}, Attending(12 // w.size))),
         "own part only", parameter="norm.weight", most=3),
-    "tensor_parallel_clipped_by_shard": Case(
-        lambda w: w.train(tensor_parallel(w, PAIR), between=clipped_by_shard(0.01)), "clipping by the local norm"),
     "tensor_parallel_divided": Case(lambda w: w.train(
         tensor_parallel(w, PAIR), between=gradients_by(lambda g: g.div_(w.size))), "divided twice"),
-    "tensor_parallel_one_element": Case(
-        lambda w: w.train(tensor_parallel(w, PAIR), between=lambda model, *_: (
-            model[0].weight.grad.to_local()[0, 0].add_(w.rank == 1))),
-        "no order of addition explains it", parameter="0.weight", rank=1),
-    "no_trainer": Case(lambda w: w.train(w.net()), "own gradient only"),
     "by_hand_without_a_rank": Case(
         lambda w: w.train(w.net(), between=by_hand(w, silent=1)), "a rank is missing from the mean", least=3),
-    "last_micro_batch_not_reduced": Case(
-        lambda w: w.train(w.ddp(), micro=3, quiet=quiet_until(0)), "own gradient only"),
-    "cleared_before_the_update": Case(
-        lambda w: w.train(w.ddp(), between=lambda model, optimizer, step: optimizer.zero_grad()), "no gradient"),
     "fsdp_layers_in_a_list": Case(lambda w: w.train(dist.fsdp.fully_shard(listed_net())), "an unregistered parameter"),
 }
 CASES |= {
