@@ -5,14 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.conformance import CHECKS
 from tests.mpi.launch import mpirun
 from tests.pages import refused
 from zerosim.commands.cli import main
-from zerosim.observe.faults import Faults, flip
+from zerosim.observe.faults import Faults
 from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.fault import Fault
@@ -98,12 +97,6 @@ def test_a_communicator_whose_faults_never_strike_is_as_any_other(check):
         check(Faults((Fault("flip", step=9, collective="all_gather"),), None, None).around(comm))
 
     spawn(program, ranks=3)
-
-
-def test_a_bit_is_counted_from_the_lowest_of_the_first_byte():
-    words = np.zeros(2, "<u2")
-    flip([words], 17)
-    assert words.tolist() == [0, 2]
 
 
 BASE = "world.ranks = 2\n[train]\nmicro_batches = 4\nsteps = 3\n[[fault]]\n"
