@@ -62,6 +62,14 @@ def test_what_is_computed_again_has_the_same_gradients_even_of_a_unit_with_two_s
     assert set(plain[1]) == {unit.name for unit in model.units}
 
 
+def test_each_micro_batch_adds_its_own_two_uses_of_a_tied_weight_before_the_next_one_is_added():
+    model, weights = model_of(tied_embeddings=True)
+    _, together = backpropagated(Tape(), model, weights, batches())
+    alone = [backpropagated(Tape(), model, weights, [batch])[1] for batch in batches()]
+    assert together == {
+        name: np.add(*(np.frombuffer(of_one[name], np.float32) for of_one in alone)).tobytes() for name in together}
+
+
 def test_the_padding_of_a_gradient_is_zero_whatever_was_in_its_memory():
     (unit,) = mlp(2, [], 1, "relu", "mean_squared_error").units                # 3 numbers
     tape, weights = Tape(lambda shape, dtype, **_: np.full(shape, 7, dtype)), np.ones(5)
