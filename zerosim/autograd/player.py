@@ -224,9 +224,9 @@ class Player:
         """The parameter in this slot, or the view of one that forward made."""
         if slot in self._names:
             return self.parameters[self._names[slot]]
-        made = self.plan.parameter_views[slot]
-        inputs = [self._parameter(slot) for slot in made.inputs.values()]
-        view: Array = made.operation.forward(*inputs, empty=self.precise.empty, **made.settings)
+        viewing = self.plan.parameter_views[slot]
+        inputs = [self._parameter(slot) for slot in viewing.inputs.values()]
+        view: Array = viewing.operation.forward(*inputs, empty=self.precise.empty, **viewing.settings)
         return view
 
     def _room(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:

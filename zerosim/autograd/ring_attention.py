@@ -118,8 +118,8 @@ def add_gradients(
     s *= 1.0 / math.sqrt(queries.shape[-1])
     of_queries += np.matmul(s, keys)
     for gradient, left, right in zip(gradients, (s, p), (queries, g), strict=True):
-        mine = by_heads(gradient, queries.shape[1], 1)
-        mine[...] = mine + np.sum(np.matmul(left.transpose(0, 1, 2, 4, 3), right), axis=2, keepdims=True)
+        total = by_heads(gradient, queries.shape[1], 1)
+        total[...] = total + np.sum(np.matmul(left.transpose(0, 1, 2, 4, 3), right), axis=2, keepdims=True)
 
 
 def scored(queries: Array, keys: Array, scores: Array, *, own: bool) -> None:

@@ -63,9 +63,9 @@ def partitioned(shelf: Shelf, group: TapeGroup, allocate: Allocator) -> Shelf:
     def partition(owner: str, arrays: Sequence[Array]) -> Taken:
         shapes, pieces = [array.shape for array in arrays], []
         for array in arrays:
-            mine = own(array)
+            part = own(array)
             piece = allocate(chunk_length(array.size, group.size), array.dtype, kind="activations", owner=owner)
-            piece[: len(mine)], piece[len(mine) :] = mine, 0
+            piece[: len(part)], piece[len(part) :] = part, 0
             pieces.append(piece)
         taken = shelf(owner, pieces)
         return lambda: [whole(owner, *kept) for kept in zip(shapes, taken(), strict=True)]
@@ -76,8 +76,8 @@ def partitioned(shelf: Shelf, group: TapeGroup, allocate: Allocator) -> Shelf:
 
     def whole(owner: str, shape: Shape, piece: Array) -> Array:
         array = allocate(shape, piece.dtype, kind="activations", owner=owner)
-        mine = own(array)
-        mine[...] = piece[: len(mine)]
+        part = own(array)
+        part[...] = piece[: len(part)]
         group.all_gather(array.reshape(-1))
         return array
 

@@ -61,7 +61,7 @@ def rank_order(contributions: Sequence[Any], chunk: int, arrives: Arrives = unch
     >>> rank_order(["a", "b", "c"], 0), rank_order(["a", "b", "c"], 0, lambda sent, sender: f"({sent} of {sender})")
     ('abc', 'a(b of 1)(c of 2)')
     """
-    total, *others = (mine if rank == chunk else arrives(mine, rank) for rank, mine in enumerate(contributions))
+    total, *others = (term if rank == chunk else arrives(term, rank) for rank, term in enumerate(contributions))
     for contribution in others:
         total = total + contribution
     return total
@@ -181,8 +181,8 @@ class Order:
         partials = [np.concatenate([partial.astype(whole.dtype, copy=False), zeros]) for partial in partials]
         for chunk, (start, stop) in enumerate(bounds(len(whole), mesh.size)):
             place, part = divmod(chunk, mesh.replicas)
-            mine = [partial[start:stop] for partial in partials]
-            groups = [[mine[rank] for rank in ranks] for ranks in mesh.groups]
+            terms = [partial[start:stop] for partial in partials]
+            groups = [[terms[rank] for rank in ranks] for ranks in mesh.groups]
             across = self.across if arrives is None else partial(self.across, arrives=arrives)
             whole[start:stop] = across([across(group, place) for group in groups], part)
         return whole[:count]

@@ -131,17 +131,17 @@ def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
 
 def to_experts(queues: Variable, m: MixtureShape) -> Variable:
     """The queues of this rank's experts, those of all ranks side by side, from this rank's queues of all experts."""
-    ranks, mine, d = m.over.size, m.over.of(m.experts), queues.shape[1]
+    ranks, own, d = m.over.size, m.over.of(m.experts), queues.shape[1]
     length = queues.shape[0] // m.experts
-    arrived = reshape(all_to_all(queues, group=m.over), shape=(ranks, mine, length, d))
-    return reshape(transpose(arrived, axes=(1, 0, 2, 3)), shape=(mine, ranks * length, d))
+    arrived = reshape(all_to_all(queues, group=m.over), shape=(ranks, own, length, d))
+    return reshape(transpose(arrived, axes=(1, 0, 2, 3)), shape=(own, ranks * length, d))
 
 
 def from_experts(served: Variable, m: MixtureShape) -> Variable:
     """This rank's queues of all experts, from the queues of this rank's experts."""
-    ranks, (mine, length, d) = m.over.size, served.shape
-    sent = reshape(served, shape=(mine, ranks, length // ranks, d))
-    sent = reshape(transpose(sent, axes=(1, 0, 2, 3)), shape=(mine * length, d))
+    ranks, (own, length, d) = m.over.size, served.shape
+    sent = reshape(served, shape=(own, ranks, length // ranks, d))
+    sent = reshape(transpose(sent, axes=(1, 0, 2, 3)), shape=(own * length, d))
     return all_to_all(sent, group=m.over)
 
 
@@ -150,13 +150,13 @@ def layers_of(m: MixtureShape) -> list[Layer]:
     s, first = m.transformer, m.dense_layers + 1
     embedding, *dense = transformer_layers(replace(s, inner=m.dense_inner))[:first]
     *blocks, head = transformer_layers(replace(s, inner=m.shared_inner))[first:]
-    d, inner, mine, cut = s.width, s.inner, m.over.of(m.experts), Cut(m.over, 0)
+    d, inner, own, cut = s.width, s.inner, m.over.of(m.experts), Cut(m.over, 0)
     parameters = (
         *(parameter for parameter in blocks[0].parameters
           if m.shared_inner or not parameter.name.startswith("mlp.")),
         Parameter("router.weight", (m.experts, d), normal(0.02)),
-        *(Parameter(name, (mine, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
-        Parameter("outer", (mine, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
+        *(Parameter(name, (own, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
+        Parameter("outer", (own, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
     )
     block = partial(mixture_block, m=m)
     return [

@@ -129,8 +129,8 @@ def embedded(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:
     w, tensor = on_pieces(w, parallel.expert), parallel.tensor
     tokens, table = own_samples(tokens, group=parallel.expert, axis=SAMPLES), w[family.tokens]
     if parallel.vocabulary:
-        mine = own_rows(tokens, group=tensor, count=table.shape[0])
-        x = reduce_from(gather_rows(table, mine), group=tensor)
+        numbers = own_rows(tokens, group=tensor, count=table.shape[0])
+        x = reduce_from(gather_rows(table, numbers), group=tensor)
     else:
         x = embedding(tokens, table)
     if family.positions:
@@ -362,9 +362,9 @@ def gpt2_parameters(s: TransformerShape) -> Iterable[Parameter]:
     d, tensor, begins, ends = s.width, s.parallel.tensor, normal(0.02), normal(0.02 / math.sqrt(2 * s.layers))
 
     def column(name: str, outputs: int, blocks: int = 1) -> list[Parameter]:
-        mine, (of_weight, of_bias) = tensor.of(outputs), (Cut(tensor, axis, blocks) for axis in (1, 0))
-        return [Parameter(f"{name}.weight", (d, mine), begins, cut=of_weight),
-                Parameter(f"{name}.bias", (mine,), constant(0.0), decays=False, cut=of_bias)]
+        own, (of_weight, of_bias) = tensor.of(outputs), (Cut(tensor, axis, blocks) for axis in (1, 0))
+        return [Parameter(f"{name}.weight", (d, own), begins, cut=of_weight),
+                Parameter(f"{name}.bias", (own,), constant(0.0), decays=False, cut=of_bias)]
 
     def row(name: str, inputs: int) -> list[Parameter]:
         return [Parameter(f"{name}.weight", (tensor.of(inputs), d), ends, cut=Cut(tensor, 0)),

@@ -229,8 +229,8 @@ def rotary_backward(
 def turn(x: Array, out: Array, empty: Empty, size: int, base: float, group: TapeGroup, direction: float) -> None:
     samples, tokens, width = x.shape
     shape, half = (samples, tokens, width // size, size), size // 2
-    mine = slice(group.place * tokens, (group.place + 1) * tokens)
-    cosine, sine = (angle[mine] for angle in angles(group.size * tokens, size, base, x.dtype.name, direction))
+    own_tokens = slice(group.place * tokens, (group.place + 1) * tokens)
+    cosine, sine = (angle[own_tokens] for angle in angles(group.size * tokens, size, base, x.dtype.name, direction))
     pairs, turned, work = x.reshape(shape), out.reshape(shape), empty(shape, x.dtype)
     np.multiply(pairs, sine, out=work)
     np.multiply(pairs, cosine, out=turned)

@@ -132,10 +132,10 @@ def queue_slots_forward(
     by_choice, slots = (x.reshape(shape).transpose(0, 2, 1) for x in (choices, out))
     runs = np.arange(sequences)[:, np.newaxis, np.newaxis]
     for queue in range(queues):
-        mine = by_choice == queue
-        place = np.cumsum(mine.reshape(sequences, -1), axis=1).reshape(mine.shape)
+        chosen = by_choice == queue
+        place = np.cumsum(chosen.reshape(sequences, -1), axis=1).reshape(chosen.shape)
         before = (queue * sequences + runs) * capacity - 1
-        np.copyto(slots, place + before, where=mine & (place <= capacity))
+        np.copyto(slots, place + before, where=chosen & (place <= capacity))
     return out
 
 
