@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,9 @@ def test_a_table_has_a_column_for_each_swept_key_and_a_row_the_scenario_of_itsel
         assert again.peak_bytes == row.peak_bytes == int(line["peak_bytes"])
     assert main(["plan", LLAMA, "--set", "model.layers=2", "--csv", str(tmp_path / "a.csv")]) == 0
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 5
+    swept = [replace(row, swept=("a.b=1",) * (row is plan.rows[1])) for row in plan.rows]  # as a search sets some keys
+    rows = list(csv.DictReader(io.StringIO(csv_of(replace(plan, rows=tuple(swept))))))
+    assert [row["a.b"] for row in rows[:3]] == ["", "1", ""]
 
 
 # What would make a row fit.

@@ -40,8 +40,9 @@ def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small):
     for row, drawn in zip(small.rows, drawn_rows(small), strict=True):
         spans = [each for each in values(timeline(drawn, 1, until)) if each["activity"] != "wait"]
         assert len(spans) == sum(span.lane != "waiting" for span in row.trace.steps[0].spans)
-        totals = {}
-        for each in values(memory(drawn, until)):
+        held, totals = values(memory(drawn, until)), {}
+        assert len({(each["ms"], each["kind"]) for each in held}) == len(held)
+        for each in held:
             totals[each["ms"]] = totals.get(each["ms"], 0) + each["bytes"]
         assert max(totals.values()) == row.peak_bytes
         assert max(totals) == pytest.approx(drawn.step_ns / 1e6)

@@ -221,7 +221,7 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
 
 def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
-    curve = [*row.curve, {**row.curve[-1], "ns": max(row.step_ns, row.curve[-1]["ns"])}] if row.curve else []
+    curve = [*row.curve, *({**at, "ns": row.step_ns} for at in row.curve[-1:] if at["ns"] < row.step_ns)]
     values = [{"ms": at["ns"] / 1e6, "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)

@@ -135,9 +135,11 @@ def show_sweep(console: Console, plan: Plan) -> None:
 
 def csv_of(plan: Plan) -> str:
     """A line for each row: each swept key in its own column, then every figure of `zerosim plan --json`."""
-    rows = [row.pop("swept") | flat(row) for row in plan.document()["rows"]]
+    documents = plan.document()["rows"]
+    blank = {key: "" for row in documents for key in row["swept"]}
+    rows = [blank | row.pop("swept") | flat(row) for row in documents]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), restval="", extrasaction="raise", lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
