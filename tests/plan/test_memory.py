@@ -128,13 +128,14 @@ def test_flags_change_bytes_per_parameter(capsys, flags, totals):
     ["--parameters", "1", "--ranks", "1"], ["--table", "figure1"], ["--table", "table1"],
     ["--parameters", "7.5B", "--ranks", "64", "--offload-optimizer", "host", "--offload-parameters", "host"],
 ], ids=" ".join)
-def test_everything_drawn_fits_60_and_80_columns_unbroken(capsys, monkeypatch, flags):
-    """In 60 columns every number is there; in 80 every line that ends with one is as in 200."""
+def test_everything_drawn_fits_40_to_80_columns_unbroken(capsys, monkeypatch, flags):
+    """In 40 columns every number is there; in 80 every line that ends with one is as in 200."""
     monkeypatch.setenv("COLUMNS", "200")
     wide = [line.split() for line in lines(capsys, *flags)]
-    for columns in (60, 80):
+    for columns in (40, 60, 80):
         monkeypatch.setenv("COLUMNS", str(columns))
         narrow = lines(capsys, *flags)
+        assert min(len(line) for line in narrow if line.strip()) > 2
         assert max(map(len, narrow)) <= columns
         assert "…" not in "".join(narrow)
         numbers = {word for line in narrow for word in line.split() if word[0].isdigit()}

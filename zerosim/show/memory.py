@@ -6,7 +6,7 @@ from fractions import Fraction
 from rich.console import Console
 
 from zerosim.core.allocation import Tier
-from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit
+from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit, plural
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.blocks import BlockActivations
@@ -46,7 +46,7 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
     title = f"Model states of {first.parameters:,} parameters on"
     if others:
         show(console, f"{title} each rank", first.basis, notes, titles, [
-            Column(f"{estimate.ranks:,} ranks\n{unit.name}", in_hundredths(
+            Column(f"{plural(estimate.ranks, 'rank')}\n{unit.name}", in_hundredths(
                 [row.states.total for row in estimate.rows], unit.size)) for estimate in estimates])
         return
     figures = {words: [getattr(row.states, kind) for row in rows] for kind, words in KEPT.items()}
@@ -54,15 +54,15 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
                 if first.offloaded and any(row.kept(tier) for row in rows)}
     sums = [row.states.total for row in rows]
     legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
-    room = max(len(legend), min(BAR_COLUMNS, console.width - 24))
-    show(console, f"{title} {'1 rank' if first.ranks == 1 else f'each of {first.ranks:,} ranks'}", first.basis, notes,
+    room = min(BAR_COLUMNS, console.width - 24)
+    show(console, f"{title} {'each of ' * (first.ranks > 1)}{plural(first.ranks, 'rank')}", first.basis, notes,
          titles, [
         *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
         Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
         Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
         Column("sum\nin bytes", [row.formula for row in rows])], below=[
-        Column(legend, [bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows],
-               to_the_left=True),
+        Column(legend if len(legend) <= room else legend.replace("   ", "\n"), [
+            bar({kind: getattr(row.states, kind) for kind in KEPT}, sums[0], room) for row in rows], to_the_left=True),
         Column("of DDP", [f"{float(100 * count / sums[0]):.1f}%" for count in sums])])
 
 
