@@ -166,7 +166,7 @@ def check(part: str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., 
 
 
 def plan(
-    path: str | os.PathLike[str] | Mapping[str, Any] | Scenario, ranks: int | Sequence[int] = (), *,
+    path: str | os.PathLike[str] | Mapping[str, Any] | Scenario, ranks: int | Iterable[int] = (), *,
     set: Mapping[str, Any] = {}, sweep: Mapping[str, Sequence[Any]] = {}, search: int | str | None = None,
 ) -> Shown:
     """The plan of a scenario on its own number of ranks, on `ranks` ranks, or on each of `ranks`; `path` is as in
@@ -192,6 +192,5 @@ def plan(
     from zerosim.plan.search import read_search  # noqa: PLC0415
     from zerosim.show.plan import shown_plan  # noqa: PLC0415 - most programs do not need it
 
-    counts = [ranks] if isinstance(ranks, int) else list(ranks)
-    return shown_plan(read_plan(path, counts, set, sweep) if search is None else
-                      read_search(path, counts, set, sweep, most=search))
+    return shown_plan(read_plan(path, ranks, set, sweep) if search is None else
+                      read_search(path, ranks, set, sweep, most=search))

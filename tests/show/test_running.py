@@ -183,7 +183,7 @@ def test_a_schedule_shows_itself():
     assert "srcdoc" in Seen(html(found.page())).given[0]
     wrong = zs.show(mine_all_reduce, ranks=2, claims="reduce")
     assert (wrong.passed, wrong.subject.subject.collective) == (False, "reduce")
-    large = zs.show("tree.broadcast", 128, root=2)
+    large = zs.show("tree.broadcast", np.int64(128), root=2)
     assert (large.subject.root, set(zs.show("ring.all_reduce", ranks=15)._repr_mimebundle_())) == (2, {"text/plain"})
 
 
@@ -213,7 +213,7 @@ def test_proofs_show_themselves(capsys):
     assert str(found) == capsys.readouterr().out.rstrip()
     assert found._repr_mimebundle_() == {"text/plain": str(found)}
     assert [row["order"] for row in found.rows()] == ["declared", "declared"]
-    assert repr(zs.prove(mine_all_reduce, 2)) == "<mine_all_reduce on 2 ranks: not proved>"
+    assert repr(zs.prove(mine_all_reduce, np.int64(2))) == "<mine_all_reduce on 2 ranks: not proved>"
     assert "not for 3 ranks" in str(zs.prove("halving.reduce_scatter", [2, 3]))
 
 
@@ -234,7 +234,8 @@ def test_a_plan_shows_itself(capsys):
     (zs.prove, ("ring.all_reduce", 0), "ranks: found 0"),
     (zs.prove, ("halving.reduce_scatter", 3), "serves a power of two of ranks, not 3"),
     (zs.prove, ("dissemination.barrier",), "moves no data, so there is nothing to prove"),
-    (zs.show, ("ring.all_reduce", 0), "ranks=0: a schedule is drawn for 1 to 128 ranks"),
+    (zs.show, ("ring.all_reduce", 0), "ranks: found 0; give whole numbers from 1 to 128"),
+    (zs.prove, ("ring.all_reduce", []), "ranks: found none"),
     (zs.show, (np.add,), "which collective is 'add'"),
     (zs.show, (3,), "found 3; give the name of an algorithm"),
 ])

@@ -31,8 +31,8 @@ def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
     def numbers(text: str) -> list[int]:
         counts: dict[int, None] = {}
         for part in text.split(","):
-            first, _, last = part.partition("..")
-            counts |= dict.fromkeys(range(read(first), read(last or first) + 1))
+            first, dots, last = part.partition("..")
+            counts |= dict.fromkeys(range(read(first), read(last if dots else first) + 1))
         if not counts:
             raise argparse.ArgumentTypeError(f"{text!r}; give a number, a range 2..9 or a list 2,4,8")
         return list(counts)

@@ -40,7 +40,7 @@ def with_usual_settings(ranks: int = 8) -> dict[str, Any]:
 
 
 def read_plan(
-    path: Source, ranks: Sequence[int], overrides: Mapping[str, Any],
+    path: Source, ranks: int | Iterable[int], overrides: Mapping[str, Any],
     sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
     say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
@@ -96,12 +96,14 @@ def scenarios_of(
     return scenarios
 
 
-def numbers_of_ranks(given: Sequence[Any]) -> list[int]:
-    """Numbers of ranks as Python integers, NumPy's included; raises `UsageError` for anything else."""
-    for count in given:
-        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= MOST_RANKS:
-            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {MOST_RANKS}")
-    return [index(count) for count in given]
+def numbers_of_ranks(given: int | Iterable[int], most: int = MOST_RANKS) -> list[int]:
+    """One number of ranks or several as Python integers, NumPy's included, each once; `UsageError` for anything else.
+    """
+    counts = list(given) if isinstance(given, Iterable) else [given]
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= most:
+            raise UsageError(f"ranks: found {count!r}; give whole numbers from 1 to {most}")
+    return list(dict.fromkeys(map(index, counts)))
 
 
 def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ wanted: so none that is faster is left out.
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
@@ -281,7 +281,7 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
 
 
 def read_search(
-    path: Source, ranks: Sequence[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
+    path: Source, ranks: int | Iterable[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
     most: str | int = USUAL_MOST, python: bool = True, say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.

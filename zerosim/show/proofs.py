@@ -45,7 +45,9 @@ def proved(
 
     A row has `ranks`, `holds`, `order`, `cause`, `command`.
     """
-    asked, loader = numbers_of_ranks([ranks] if isinstance(ranks, int) else list(ranks)), Loader()
+    asked, loader = numbers_of_ranks(ranks), Loader()
+    if not asked:
+        raise UsageError("ranks: found none; give a number of ranks, or several")
     if (operation := on_tape(collective, loader)) is not None:
         if claims or ranks_per_host:
             raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")

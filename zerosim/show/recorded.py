@@ -12,6 +12,7 @@ from zerosim.collectives import Algorithm
 from zerosim.core.errors import ScenarioError, UsageError, ZerosimError
 from zerosim.core.parts import Loader, Named, code_of, is_python
 from zerosim.core.words import joined, plural
+from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
@@ -47,8 +48,7 @@ def shown(
         if given:
             raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
 
-    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
-        raise UsageError(f"ranks={ranks!r}: a schedule is drawn for 1 to {MOST_RANKS} ranks")
+    [ranks] = numbers_of_ranks([ranks], MOST_RANKS)
     given = {name for name, value in (groups | {
         "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
     loader = Loader()
