@@ -166,6 +166,7 @@ def test_a_configuration_of_deepspeed_is_read_and_what_is_not_is_said(written):
     ({"zero_optimization": {}}, "parallel.stages", ["ddp"]),
     ({"fp16": {"enabled": True}, "bf16": {}}, "train.precision", "fp16"),
     ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "train.optimizer", "adam"),
+    ({"train_batch_size": 96, "gradient_accumulation_steps": "auto"}, "train.micro_batches", 48),
     ({"optimizer": {"type": "auto"}, "gradient_clipping": "auto"}, "train.optimizer", None),
     ({"zero_optimization": {"stage": 3, "mics_shard_size": 4}}, "parallel.shard_ranks", 4),
     ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "parallel.offload_parameters", "host"),
@@ -180,6 +181,7 @@ def test_each_key_of_deepspeed_s_has_its_own(changes, key, value, written):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
     ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu must be an integer of at least 1"),
+    ({"train_batch_size": 72, "gradient_accumulation_steps": "auto"}, "64 ranks cannot share train_batch_size 72"),
     ({"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3")])
 def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
     assert words in refused(capsys, "plan", LLAMA, "--ds-config", written(DEEPSPEED | changes))

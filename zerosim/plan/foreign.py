@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,7 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     if stage not in (0, 1, 2, 3):
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
     keys["parallel.stages"] = [["ddp", "zero1", "zero2", "zero3"][stage]]
-    if "train.micro_batches" in keys:
-        keys["train.micro_batches"] *= ranks
+    share_batch(read, ranks)
     for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
         if keys.get(name) == 1:         # which shares nothing
             keys[name] = 0
@@ -194,6 +194,18 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
                 read.leave(name)
     leave_others(read, table)
     return read
+
+
+def share_batch(read: ForeignKeys, ranks: int) -> None:
+    """Read the number of micro-batches of all ranks; a size that is not given follows from the whole batch."""
+    keys, batch, sizes = read.keys, read.settings.get("train_batch_size"), ("train.micro_batch", "train.micro_batches")
+    if isinstance(batch, int) and (missing := [key for key in sizes if key not in keys]):
+        keys[missing[0]], rest = divmod(batch, ranks * prod(keys.get(key, 1) for key in sizes))
+        keys.setdefault("train.micro_batches", 1)
+        if rest or batch < 1:
+            raise UsageError(f"{read.file}: {ranks} ranks cannot share train_batch_size {batch}; change --ranks")
+    if "train.micro_batches" in keys:
+        keys["train.micro_batches"] *= ranks
 
 
 def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
