@@ -13,7 +13,7 @@ from tests.verdict.test_planted import outcome_of
 from zerosim.core.errors import UsageError
 from zerosim.show import columns
 from zerosim.show import document as documents
-from zerosim.show.columns import FIGURES, Figure, compared
+from zerosim.show.columns import FIGURES, Figure, plain_rows
 from zerosim.show.document import RunDocument, written
 
 
@@ -107,7 +107,7 @@ def by_hand(row):
 def drifts(run: RunDocument):
     """The figures in which plain rows, terminal or page differ from the document."""
     text, lines = page_of(run), printed(run, 400, verbose=True)
-    for row, plain in zip(written(run)["rows"], compared(run), strict=True):
+    for row, plain in zip(written(run)["rows"], plain_rows(run), strict=True):
         for key, due in by_hand(row).items():
             (figure,) = [each for each in columns.FIGURES if each.key == key]
             (cell,) = figure.cells([next(each for each in run.rows if each.name == row["name"])],
@@ -147,7 +147,7 @@ def test_a_shown_figure_is_declared_once(near, monkeypatch):
     assert "largest message  bytes of the largest message that a rank sends" in lines
     assert "<th scope=\"col\">largest message, kB</th>" in page_of(near)
     assert "<li>largest message: bytes of the largest message that a rank sends</li>" in page_of(near)
-    assert compared(near)[0]["largest_bytes"] == near.rows[0].traffic[0].largest_message_bytes > 0
+    assert plain_rows(near)[0]["largest_bytes"] == near.rows[0].traffic[0].largest_message_bytes > 0
 
 
 @pytest.mark.parametrize(("changes", "marked"), [
@@ -171,10 +171,10 @@ def test_every_figure_that_is_not_as_due_is_marked(runs, changes, marked):
 
 def test_rows_of_a_run_that_went_to_nan_or_made_no_step(near):
     run = replace(near, rows=[replace(near.rows[0], losses=[math.nan, -math.inf], test=math.nan)])
-    (found,) = compared(documents.read(json.dumps(written(run), allow_nan=False).encode(), "it"))
+    (found,) = plain_rows(documents.read(json.dumps(written(run), allow_nan=False).encode(), "it"))
     assert found["final_loss"] == -math.inf
     assert math.isnan(found["test"])
     assert "The loss is not finite since step 1 in DDP" in printed(run)
     idle = replace(near.rows[0], resumed={"step": len(near.rows[0].losses)})
     assert "No step was left to train in DDP: the checkpoint is of the last one" in printed(replace(near, rows=[idle]))
-    assert compared(outcome(steps=0, traced=False))[0]["final_loss"] is None
+    assert plain_rows(outcome(steps=0, traced=False))[0]["final_loss"] is None

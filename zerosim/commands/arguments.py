@@ -63,7 +63,6 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if re.fullmatch(r"\d{1,18}", text, re.A) and least <= int(text) <= most:
             return int(text)
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}; give a whole number from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"found {text!r}; give a whole number from {least} to {most}")
 
     return read

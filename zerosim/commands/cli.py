@@ -88,8 +88,7 @@ def agree(comm: Communicator, given: list[str]) -> None:
         if other != given:
             raise UsageError(
                 f"rank 0 was started with {shlex.join(given)!r} and rank {rank} with {shlex.join(other)!r}: "
-                "give all ranks one command line"
-            )
+                "give all ranks one command line")
     broadcast_object(comm, None)
 
 
@@ -120,7 +119,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Discards all output."""
+    """Discard all output."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, \
             contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         yield

@@ -109,6 +109,7 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 
 def write(path: str, text: str) -> None:
+    """Write `text` to the file `path`, or to standard output for `-`."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()

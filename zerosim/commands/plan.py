@@ -78,15 +78,13 @@ def main(arguments: argparse.Namespace) -> int:
                          f"{source}")
     if arguments.report or arguments.picture:
         converter()
-    machine = {} if arguments.cluster is None else cluster_in(arguments.cluster)
-    others = foreign_keys(arguments, source or with_usual_settings(*ranks[:1]), machine)
-    changes = machine | {key: value for file in others for key, value in file.keys.items()} | dict(arguments.overrides)
+    source = source or with_usual_settings(*ranks[:1])
+    others, changes = foreign_keys(arguments, source)
     console = standard_output(arguments)
     read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
     try:
         with saying(arguments) as say:
-            plan = read(source or with_usual_settings(*ranks[:1]), ranks, changes, swept(arguments.sweep),
-                        python=not arguments.no_python, say=say)
+            plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
     if arguments.picture:
@@ -101,20 +99,23 @@ def main(arguments: argparse.Namespace) -> int:
     return conclude(arguments, shown_plan(plan, shlex.join(["zerosim", *sys.argv[1:]])))
 
 
-def foreign_keys(arguments: argparse.Namespace, source: Source, machine: dict[str, Any]) -> list[ForeignKeys]:
-    """The keys in each file of another project; they replace keys of the scenario, and --set replaces them."""
-    read = [foreign.hugging_face(arguments.model)] if arguments.model else []
+def foreign_keys(arguments: argparse.Namespace, source: Source) -> tuple[list[ForeignKeys], dict[str, Any]]:
+    """The files of other projects, and all changes of the scenario: [cluster], the keys of these files, then --set."""
+    overrides = dict(arguments.overrides)
+    changes = {} if arguments.cluster is None else cluster_in(arguments.cluster)
+    files = [foreign.hugging_face(arguments.model)] if arguments.model else []
+    changes |= files[0].keys if files else {}
     if arguments.ds_config or arguments.fsdp_config:
-        changes = machine | {key: value for file in read for key, value in file.keys.items()}
-        scenario = scenario_of(source, changes | dict(arguments.overrides), python=not arguments.no_python)
+        scenario = scenario_of(source, changes | overrides, python=not arguments.no_python)
         if scenario.variant:
             raise UsageError(f"{arguments.scenario} has rows of its own, [[variant]], which override the stage of "
                              f"that file; use a scenario without [[variant]]")
         counts = arguments.ranks or [scenario.world.ranks]
-        read.append(
+        files.append(
             foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
-    return read
+        changes |= files[-1].keys
+    return files, changes | overrides
 
 
 def swept(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:

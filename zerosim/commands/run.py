@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     if launched() is not None:
         return run_as_one_of_many(connect(), arguments)
     prepared = requested(arguments)
-    return run_in(prepared.local_world(), prepared, arguments) or 0
+    return run_and_show(prepared.local_world(), prepared, arguments) or 0
 
 
 def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> int:
@@ -89,11 +89,11 @@ def run_as_one_of_many(comm: MpiCommunicator, arguments: argparse.Namespace) -> 
         return LaunchError.exit_code
     if isinstance(prepared.scenario, Scenario):
         comm.timeout_seconds = prepared.scenario.world.timeout_seconds
-    return int(broadcast_object(comm, run_in(MpiWorld(comm), prepared, arguments, rank=comm.rank)))
+    return int(broadcast_object(comm, run_and_show(MpiWorld(comm), prepared, arguments, rank=comm.rank)))
 
 
-def run_in(world: World, prepared: Prepared, arguments: argparse.Namespace, rank: int = 0) -> int | None:
-    """Run in a world; on rank 0 show the outcome, write the requested files, and return the exit code."""
+def run_and_show(world: World, prepared: Prepared, arguments: argparse.Namespace, rank: int = 0) -> int | None:
+    """Run in a world, show the outcome, and write the requested files; the exit code on rank 0, None on others."""
     if rank == 0:
         show_heading(standard_output(arguments, RUN_WIDTH), prepared.scenario.title, prepared.scenario.caption,
                      f"{world.words}\n{prepared.setting}")

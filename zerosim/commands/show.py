@@ -1,9 +1,4 @@
-"""`zerosim show`: the schedule of a collective, drawn from a recorded run, or the table of algorithms.
-
-The table has cost, supported numbers of ranks, order of addition, and source:
-
-    N    the number of ranks        n    the bytes of the whole vector
-"""
+"""`zerosim show`: a collective or a step of a stage, drawn from a recorded run, or the table of algorithms."""
 
 import argparse
 from typing import Any
@@ -65,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 def algorithms(size: int) -> dict[str, Any]:
     """The table as JSON; figures are for `size` ranks, null for an algorithm that does not support them.
 
-    `sent_share` is the bytes sent by the rank that sends the most, from root 0, as a share of n where chunks are equal.
+    `sent_share` is the bytes that the rank which sends the most sends from root 0, over the bytes of the whole vector.
 
     >>> [row["sent_share"] for row in algorithms(8)["algorithms"] if row["name"] == "ring.all_reduce"]
     [1.75]

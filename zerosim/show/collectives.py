@@ -12,8 +12,6 @@ from zerosim.show.document import plain
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
 
-SCHEMA = "zerosim.collective/1"
-
 
 def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Shown:
     """The outcome of a scenario of collectives that displays itself as `zerosim run` prints it.
@@ -62,7 +60,7 @@ def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
 def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
     """The outcome of a scenario of collectives in JSON's own types."""
     document: dict[str, Any] = plain({
-        "schema": SCHEMA,
+        "schema": "zerosim.collective/1",
         "title": outcome.scenario.title,
         "scenario": resolved(outcome.scenario),
         "world": world,

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from zerosim.core import words as in_words
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.precisions import PRECISIONS, Precision
 from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, joined_names, spread
 from zerosim.observe.memory import MEMORY_KINDS
@@ -22,8 +23,10 @@ TERMINAL, VERBOSE, PAGE = "terminal", "verbose", "page"
 """The tables."""
 WRONG = "≠"
 """The mark before a figure that is not the one due."""
-KIND_WORDS = {str(kind): KEPT.get(kind, str(kind)) for kind in MEMORY_KINDS} | {"optimizer": "optimizer state"}
-"""The names of kinds of memory in sentences."""
+KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
+"""The names of kinds of memory in headings and pictures."""
+KIND_WORDS = KIND_NAMES | {"optimizer": "optimizer state"}
+"""The same in sentences."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def meaning_of_kept(run: RunDocument) -> str:
     uneven = any(len({str(rank.resting_bytes) for rank in row.memory}) > 1 for row in run.rows)
     where = " on the device" * any(row.fullest.on_host for row in run.rows)
     where += ", on the rank with the highest peak" * uneven
-    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MEMORY_KINDS[:3])
+    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
     return f"between steps{where}: {states}{', with float32 copies of weights' * precision(run).mixed}"
 
 
@@ -139,7 +142,7 @@ FIGURES = (
     *(Figure(
         f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
         of_kind("resting_bytes", kind), frozenset({VERBOSE, PAGE}), due="kept",
-    ) for kind in MEMORY_KINDS[:3]),
+    ) for kind in MODEL_STATES),
     Figure(
         "host_bytes", ON_HOST, "offloaded states between steps, and offloaded activations at the peak",
         lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}), due="host",
@@ -164,7 +167,7 @@ FIGURES = (
     *(Figure(
         f"{words}_peak_bytes", f"peak of\n{words}", f"largest memory of {KIND_WORDS[kind]} at any time",
         of_kind("peak_bytes", kind), frozenset({VERBOSE}), if_any=True,
-    ) for kind, words in ((kind, KEPT.get(kind, kind)) for kind in MEMORY_KINDS)),
+    ) for kind, words in KIND_NAMES.items()),
     Figure(
         "padding_bytes", "padding", "bytes of padding among those that a rank keeps",
         lambda row: row.fullest.padding_bytes, frozenset({VERBOSE}), if_any=True),
@@ -172,7 +175,7 @@ FIGURES = (
 
 
 def shown_in(table: str, rows: Sequence[RowDocument]) -> list[Figure]:
-    """The figures of a table of these rows; without steps none but the rows' names are shown."""
+    """The figures that a table of these rows has."""
     return [figure for figure in FIGURES
             if table in figure.tables and (not figure.if_any or any(map(figure.value, rows)))]
 
@@ -211,7 +214,7 @@ def lost(row: RowDocument) -> str:
     return f"since step {last + 1}" if last < len(row.losses) else ""
 
 
-def compared(run: RunDocument) -> list[dict[str, Any]]:
+def plain_rows(run: RunDocument) -> list[dict[str, Any]]:
     """A plain dict for each row: `rows()` of an outcome."""
     return [{
         "name": row.name, "stage": row.stage, "equal": row.equal, "compared_with": row.compared_with,

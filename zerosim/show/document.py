@@ -28,7 +28,6 @@ from zerosim.verdict.diagnosis import RowDifference
 from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
 from zerosim.worlds.world import sharing
 
-SCHEMA = "zerosim.run/1"
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
 
 Bytes = dict[str, int]
@@ -334,7 +333,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     """The whole outcome; `command` is the command line of the run, if there was one."""
     scenario, dataset = outcome.scenario, outcome.experiment.dataset
     return msgspec.convert({
-        "schema": SCHEMA,
+        "schema": "zerosim.run/1",
         "title": scenario.title,
         "scenario": resolved(scenario),
         "world": world,

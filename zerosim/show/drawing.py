@@ -14,7 +14,7 @@ from rich.text import Text
 from zerosim.core.errors import UsageError
 from zerosim.proofs.schedule import Schedule, chunks_of
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.page import Head, Section, html, picture
+from zerosim.show.page import Head, Section, html, note, picture
 from zerosim.show.pictures import Spec, svg, tooltip
 from zerosim.show.shown import Page, Picture, Shown
 
@@ -49,7 +49,7 @@ def schedule_page(schedule: Schedule, first: int = 0) -> str:
     drawn["params"][0]["bind"] = slider
     head = Head(schedule.title, schedule.verdict.split("; "), not schedule.proof.faults, schedule.about)
     return html([head], [Section("schedule", "Round by round", [
-        {"text": "; ".join(["← and → step, P is for a projector", *LEGEND]), "look": "note"},
+        note("; ".join(["← and → step, P is for a projector", *LEGEND])),
         picture(drawn, f"{schedule.title}, round by round")])])
 
 

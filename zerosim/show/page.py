@@ -6,7 +6,7 @@ with its numbers. `page.html` has the only HTML, CSS and JavaScript, and escapes
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -34,7 +34,7 @@ class Head:
 class Section:
     id: str
     title: str
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[Block]
 
 
 @cache

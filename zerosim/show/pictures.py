@@ -13,10 +13,12 @@ from itertools import accumulate
 from math import isfinite
 from typing import Any
 
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError
-from zerosim.core.words import KEPT, by_key, plural, printable
+from zerosim.core.words import by_key, plural, printable
 from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import Span
+from zerosim.show.columns import KIND_NAMES
 from zerosim.show.document import Bytes, RowDocument
 from zerosim.show.trace_events import message_ends, thread_of
 
@@ -25,7 +27,6 @@ Spec = dict[str, Any]
 
 MOST_SPANS = 8_000
 """The most spans on a page, over all rows: a browser draws them in a second."""
-KIND_NAMES: dict[str, str] = {kind: KEPT.get(kind, kind) for kind in MEMORY_KINDS}
 ACTIVITIES = {
     "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
     "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#a9b0b8",
@@ -98,7 +99,7 @@ def kept(rows: Sequence[RowDocument], device_bytes: int = 0) -> Spec:
     """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
     held = {row.name: row.fullest.resting_bytes for row in rows}
     kinds = KIND | {"legend": {"values": [*KINDS][:3]}}
-    return bars("kept by a rank between steps", by_kind(held, MEMORY_KINDS[:3]), kinds, device_bytes)
+    return bars("kept by a rank between steps", by_kind(held, MODEL_STATES), kinds, device_bytes)
 
 
 def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
@@ -291,16 +292,16 @@ def interactive(spec: Spec) -> Spec:
     return {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "config": CONFIG, **drawable(spec)}
 
 
-def svg(spec: Spec, width: int = 860) -> str:
+def svg(spec: Spec) -> str:
     """The picture as a file, on white; the names of its clips count from 0, whatever was drawn before."""
-    whole = drawable(interactive(spec), width) | {"background": "white", "config": CONFIG | {"aria": False}}
+    whole = drawable(interactive(spec), width=860) | {"background": "white", "config": CONFIG | {"aria": False}}
     picture: str = converter().vegalite_to_svg(whole)
     names: dict[str, str] = {}
     clip = re.compile(r'(?<=id="clip)\d+|(?<=url\(#clip)\d+')
     return clip.sub(lambda number: names.setdefault(number[0], str(len(names))), picture)
 
 
-def pixels(picture: str, scale: float = 2.0) -> bytes:
+def pixels(picture: str) -> bytes:
     """An SVG as a PNG."""
-    image: bytes = converter().svg_to_png(picture, scale=scale)
+    image: bytes = converter().svg_to_png(picture, scale=2.0)
     return image

@@ -16,7 +16,7 @@ from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run
 from zerosim.show.collectives import shown_collectives
-from zerosim.show.columns import compared
+from zerosim.show.columns import plain_rows
 from zerosim.show.document import RunDocument, document, written
 from zerosim.show.page import page
 from zerosim.show.pictures import files, svg
@@ -82,7 +82,7 @@ def shown_outcome(outcome: Outcome, run: RunDocument, *, verbose: bool = False, 
     return ShownOutcome(
         outcome, outcome.passed, run.verdict, f"<outcome of {run.title!r}: {run.verdict}>",
         show=lambda console: show_run(console, run, verbose=verbose, times=times), make_document=lambda: written(run),
-        rows_of=lambda _: compared(run), width=80,
+        rows_of=lambda _: plain_rows(run), width=80,
         make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
 
 

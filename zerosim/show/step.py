@@ -18,9 +18,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural
-from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.show.columns import KIND_WORDS
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
@@ -31,7 +31,6 @@ ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
 BESIDE = 4
 """The most ranks that stand beside each other."""
-STATES = MEMORY_KINDS[:3]
 
 
 @dataclass(frozen=True)
@@ -141,13 +140,13 @@ def shown_step(step: RecordedStep) -> Shown:
 def show_step(console: Console, step: RecordedStep) -> None:
     """Show a line for each event, with a column for each rank: a bar of its model states, and the sum in kB."""
     show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
-    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in STATES)
+    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
     show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the most "
                         "kB that a rank sends.", style="dim")
     most = max(part.total for event in step.events for part in event.ranks)
 
     def cell(part: RankEvent) -> Text:
-        drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in STATES}, most, ROOM)
+        drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
         drawn.pad_right(ROOM - len(drawn))
         return drawn.append(f" {part.total / 1e3:>{FIGURE}.1f}")
 

@@ -12,8 +12,8 @@ from statistics import fmean
 from rich.console import Console
 from rich.text import Text
 
+from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
-from zerosim.observe.memory import MEMORY_KINDS
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
@@ -111,7 +111,7 @@ def of_stages(run: RunDocument) -> Iterator[tuple[str, str]]:
         stage, names = alike[0].stage_words, [row.name for row in alike]
         whose = "" if all(name.startswith(stage.title) for name in names) else f", in {joined_names(names)}"
         share = " or ".join(f"1/{ranks}" for ranks in sorted({row.shard_ranks for row in alike}))
-        cut, whole = ([KIND_WORDS[kind] for kind in MEMORY_KINDS[:3] if (kind in stage.sharded) is sharded]
+        cut, whole = ([KIND_WORDS[kind] for kind in MODEL_STATES if (kind in stage.sharded) is sharded]
                       for sharded in (True, False))
         rest = f"all {joined_names(whole)}" if whole else "gathers weights for use"
         keeps = f"keeps {share} of {joined_names(cut)}, {rest}" if cut else f"every rank keeps {rest}"

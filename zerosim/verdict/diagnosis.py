@@ -1,9 +1,7 @@
 """The first differing bytes of a row, and why two rows differ although each equals its own reference.
 
-Both are found by running references again: that of the row, or those of both rows side by side.
-
-A pair of rows has different weights, and each equals one process that adds in its order. Their first difference is
-sought in the first step with one, and there in the gradients first: before it all was equal.
+Both are found by running references again: that of the row, or those of both rows side by side. Two rows that differ
+are compared after each step, gradients before weights, so the first difference is the cause of all later ones.
 """
 
 import math
@@ -104,13 +102,19 @@ def replay(experiment: Experiment, config: Config, evidence: Evidence | None) ->
 
 
 def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
-    """The sums of micro-batches g0, g1, … in `chunk` by the stages, computed on symbols, and the declared ones."""
+    """The order in which the stage adds `chunk`, computed on symbols, and the declared order."""
+    declared = declared_order(config, chunk)
+    ours = declared if config.order.within is None else str(
+        chunk_sums(config.addition, config.mesh, config.added_first)[chunk])
+    return {"ours": ours, "reference": declared}
+
+
+def declared_order(config: Config, chunk: int) -> str:
+    """The sum of micro-batches g0, g1, … in `chunk` as the order declares it; words for an order-free sum."""
+    mesh, count = config.mesh, config.mesh.size * config.added_first
     if config.order.within is None:
-        return {"ours": config.order.words, "reference": config.order.words}
-    mesh, block = config.mesh, config.added_first
-    declared = config.order.total([symbols(number, mesh.size) for number in range(mesh.size * block)], mesh)
-    ours = chunk_sums(config.addition, mesh, block)
-    return {"ours": str(ours[chunk]), "reference": str(declared[chunk])}
+        return config.order.words
+    return str(config.order.total([symbols(number, mesh.size) for number in range(count)], mesh)[chunk])
 
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
@@ -173,21 +177,17 @@ def ulps_apart(ours: Any, reference: Any) -> int | None:
     """
     if np.isnan(ours) or np.isnan(reference):
         return None
-    line, other_line = (int(number_line(np.asarray(value))[0]) for value in (ours, reference))
-    return abs(line - other_line)
+    return abs(number_line(ours) - number_line(reference))
 
 
-def number_line(values: Array) -> Array:
-    """The position of each float among all of its dtype: 0 for ±0, and neighbours are one apart; a NaN's is far.
+def number_line(value: Any) -> int:
+    """The position of a float among all of its dtype: 0 for ±0, and neighbours are one apart; a NaN's is far.
 
-    >>> number_line(np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)).tolist()
+    >>> [number_line(value) for value in np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)]
     [0, 0, 1, -1]
     """
-    bits = bit_pattern(values)
-    sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
-    places = (bits & ~sign).astype(np.int64)
-    line: Array = np.where(bits & sign, -places, places)
-    return line
+    bits, sign = int(bit_pattern(np.asarray(value))[0]), 1 << (8 * value.dtype.itemsize - 1)
+    return sign - bits if bits & sign else bits
 
 
 def chunk_sums(addition: Addition, mesh: Mesh, block: int) -> list[Symbol]:
@@ -285,10 +285,10 @@ def compared(what: str, one: Config, ours: Snapshot, two: Config, theirs: Snapsh
     chunks = [place // chunk_length(side[number][0].count, config.ranks)
               for place, side, config in zip(places, (layers, others), (one, two), strict=True)]
     _, _, name, index = element(layers[number][0], places[0])
-    our_line, theirs_at = (int(number_line(flat[at : at + 1])[0]) for flat in values)
     return RowDifference(
         one.name, two.name, ours.step, what, name, index, (float(values[0][at]), float(values[1][at])),
-        abs(our_line - theirs_at), (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
+        abs(number_line(values[0][at]) - number_line(values[1][at])),
+        (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
         sum(len(flat) for _, flat in layers.values()), sum(map(len, differs.values())),
     )
 
@@ -302,10 +302,10 @@ def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[
 
 def order(config: Config, chunk: int) -> str:
     """The order in which a row adds one chunk, in words."""
-    added = orders_of_addition(config, chunk)["reference"]
     again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
     sent = config.parallel.quantized_gradients
     codes = f", sent as {sent}" if sent != "none" else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
-    return f"{added}{again}, in {config.wire} over ranks and {config.summed} over micro-batches{cast}{codes}"
+    return (f"{declared_order(config, chunk)}{again}, in {config.wire} over ranks and {config.summed} over "
+            f"micro-batches{cast}{codes}")

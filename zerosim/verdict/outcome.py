@@ -93,7 +93,7 @@ def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure
 
 
 def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
-    """Why a row's states, or its steps, did not fit under the run's limit on each rank, in words."""
+    """What a row needs on each rank, the limit, and the stages whose model states would fit, in words."""
     others = ", ".join(STAGES[name].title for name in would_fit) or "no stage"
     return (
         f"needs {needed_bytes / 1e6:,.0f} MB for its model states on each rank, and more in a step; "
@@ -102,7 +102,7 @@ def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What documents have of the verdict on a row."""
+    """The verdict on a row, in the fields that documents have too."""
 
     equal: bool | None = None
     """whether the bits equal the compared run; `null` if there was none"""
@@ -118,7 +118,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class RowOutcome(Judgement):
-    """The outcome of a row: what was measured and what is due, in the same shapes; or that it did not fit."""
+    """The outcome of a row: its measurement, and what is due in the same types; or what it needs, if it did not fit."""
 
     measured: Measurement
     due: Measurement | None = None
@@ -223,7 +223,7 @@ class Outcome:
     @property
     def same_weights(self) -> bool:
         """Whether all rows end with the same weights."""
-        return len({stage.measured.weights_sha256 for stage in self.trained}) <= 1
+        return len({row.measured.weights_sha256 for row in self.trained}) <= 1
 
     @property
     def passed(self) -> bool:
@@ -249,25 +249,25 @@ class Outcome:
         return f"PASSED: {words} on {plural(self.scenario.world.ranks, 'rank')}: {bits}"
 
 
-def failed_checks(stage: RowOutcome) -> Iterator[str]:
+def failed_checks(row: RowOutcome) -> Iterator[str]:
     """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
-    if stage.equal is False:
-        yield "bits differ" + ("" if stage.compared_with == "one process" else f" from {stage.compared_with}")
-    if stage.measured.updates != stage.config.steps and not stage.config.scaling().dynamic:
-        yield (f"counts {stage.measured.updates} updates in {stage.config.steps} steps, but no update may be skipped")
-    if stage.measured.disagreement:
-        yield stage.measured.disagreement
-    yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(stage.traffic))
-    yield from first_fault(miscalculated(stage))
-    if stage.config.steps_here > 0:
-        heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in stage.memory
+    if row.equal is False:
+        yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
+    if row.measured.updates != row.config.steps and not row.config.scaling().dynamic:
+        yield (f"counts {row.measured.updates} updates in {row.config.steps} steps, but no update may be skipped")
+    if row.measured.disagreement:
+        yield row.measured.disagreement
+    yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic))
+    yield from first_fault(miscalculated(row))
+    if row.config.steps_here > 0:
+        heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in row.memory
                  if (more := overweight(measured, expected))]
-        if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in stage.memory):
+        if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in row.memory):
             yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
-        yield from first_fault(mismeasured(*pair) for pair in stage.memory)
-        yield from first_fault([stage.schedule_fault])
-    if stage.measured.missed_faults:
-        yield f"a fault was not injected: {'; '.join(stage.measured.missed_faults)}"
+        yield from first_fault(mismeasured(*pair) for pair in row.memory)
+        yield from first_fault([row.schedule_fault])
+    if row.measured.missed_faults:
+        yield f"a fault was not injected: {'; '.join(row.measured.missed_faults)}"
 
 
 def first_fault(faults: Iterable[str | None]) -> list[str]:
@@ -275,17 +275,17 @@ def first_fault(faults: Iterable[str | None]) -> list[str]:
     return [words for words in faults if words][:1]
 
 
-def broken_claims(stage: RowOutcome) -> Iterator[str]:
+def broken_claims(row: RowOutcome) -> Iterator[str]:
     """The checks of a scenario for this row that do not hold, in words."""
-    check, measured, test, steps = stage.config.check, stage.measured, stage.measured.test, stage.config.steps_here
+    check, measured, test, steps = row.config.check, row.measured, row.measured.test, row.config.steps_here
     if test is not None and check.test_accuracy and test < check.test_accuracy:
         yield f"test accuracy is {percent(test)}, below {percent(check.test_accuracy)}"
     if test is not None and check.test_loss and not test < float(check.test_loss):
         yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
     for claimed in check.volumes:
-        if round(stage.volume, 6) != round(claimed, 6):
-            yield f"sends {stage.volume:.4g} P (N−1)/N, not {claimed:.4g}"
-    beyond = stage.fragmentation.beyond_peak_bytes if stage.fragmentation else {}
+        if round(row.volume, 6) != round(claimed, 6):
+            yield f"sends {row.volume:.4g} P (N−1)/N, not {claimed:.4g}"
+    beyond = row.fragmentation.beyond_peak_bytes if row.fragmentation else {}
     of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
         *((claims, beyond.get(name), f"needs {{:,}} bytes beyond the peak by {name}, not {{:,}}")
           for name, claims in ((FIRST_FIT, check.beyond_peak), (LAID_OUT, check.beyond_peak_laid_out))),
@@ -301,9 +301,9 @@ def broken_claims(stage: RowOutcome) -> Iterator[str]:
         (check.largest_messages, max((rank.largest_message_bytes for rank in measured.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
     ]
-    finished_before = stage.config.done > 0 and not steps
+    finished_before = row.config.done > 0 and not steps
     for claims, figure, words in (
-            (check.messages, stage.most_messages, "sends {:g} messages a step, not {}"),
+            (check.messages, row.most_messages, "sends {:g} messages a step, not {}"),
             *([] if finished_before else of_steps)):
         for claimed in claims:
             if figure != claimed:
@@ -325,22 +325,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def other_bits(stage: RowOutcome) -> Iterator[str]:
+def other_bits(row: RowOutcome) -> Iterator[str]:
     """The faults of the row on different numbers of ranks, in words."""
-    trained = {ranks: outcome for ranks, outcome in stage.on_other_ranks.items() if outcome.fits}
+    trained = {ranks: outcome for ranks, outcome in row.on_other_ranks.items() if outcome.fits}
     differing = [str(ranks) for ranks, outcome in trained.items()
-                 if outcome.measured.weights_sha256 != stage.measured.weights_sha256]
+                 if outcome.measured.weights_sha256 != row.measured.weights_sha256]
     if differing:
         yield f"different bits on {', '.join(differing)} rank{'s' * (differing != ['1'])}"
     for ranks, outcome in trained.items():
         yield from (f"on {plural(ranks, 'rank')}: {what}" for what in failed_checks(outcome))
-    yield from (f"does not fit on {plural(ranks, 'rank')}" for ranks in stage.on_other_ranks if ranks not in trained)
+    yield from (f"does not fit on {plural(ranks, 'rank')}" for ranks in row.on_other_ranks if ranks not in trained)
 
 
-def miscalculated(stage: RowOutcome) -> Iterator[str]:
+def miscalculated(row: RowOutcome) -> Iterator[str]:
     """The ranks whose matrix products differ from the model's operations, in words."""
-    formulas, every = stage.formula_operations, stage.measured.operations
-    stride = len(every) // stage.config.directions.pipeline
+    formulas, every = row.formula_operations, row.measured.operations
+    stride = len(every) // row.config.directions.pipeline
     for rank in range(stride):
         counted = {what: sum(operations.get(what, 0) for operations in every[rank::stride]) for what in formulas}
         if counted != formulas:

@@ -67,12 +67,13 @@ class World(Protocol):
 
 
 def world_document(world: World) -> dict[str, Any]:
-    """A world in documents."""
+    """The figures of a world that documents have; `shared_cores` only if there are any."""
     return {key: value for key in ("kind", "ranks", "library", "shared_cores") if (value := getattr(world, key))}
 
 
 def sharing(ranks: int, shared_cores: int) -> str:
-    """
+    """A warning about times if ranks share cores, as `World.shared_cores` tells; else nothing.
+
     >>> sharing(4, 2), sharing(4, 0)
     ('4 ranks share 2 cores, so times include waiting for a core.', '')
     """

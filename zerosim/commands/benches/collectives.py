@@ -87,8 +87,7 @@ def time_one(
 ) -> list[SampleRow]:
     """The times of all algorithms of a collective at one size, on whole arrays, into existing memory."""
     count = vector_bytes // 4
-    whole, other, shard = np.ones(count, np.float32), np.ones(count, np.float32), np.ones(
-        count // comm.size, np.float32)
+    whole, other, shard = (np.ones(length, np.float32) for length in (count, count, count // comm.size))
     x, out = {"all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole)}.get(
         collective, (whole, other))
     more = {"reduce": np.maximum} if "reduce" in collective else {}
