@@ -8,7 +8,6 @@ from statistics import fmean
 
 from tests.accuracy.lines import VALUES, RunLine, keys_of, known, lines_of, rules_of, scenario_of, unplanned
 from zerosim.core.errors import UsageError, ZerosimError
-from zerosim.models.units import Task
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import planned
 from zerosim.scenario.schema import Scenario
@@ -112,11 +111,6 @@ def figure_of(line: RunLine, full: RunLine, file: str) -> Figure:
     return Figure(full["source"], name, kind, measured, scenario, partial(VALUES[kind], full), left_out)
 
 
-def task_of(scenario: Scenario) -> Task:
-    """The task of a run."""
-    return Task(scenario.model.sequence, scenario.model.vocabulary, "cross_entropy", tokens=True)
-
-
 def compare(figures: Sequence[Figure]) -> tuple[list[Compared], list[str]]:
     """Plan every run, once for all of its figures; the figures of runs that cannot be planned, each with the reason."""
     of_run, found, without = dict[str, list[Figure]](), list[Compared](), list[str]()
@@ -124,7 +118,7 @@ def compare(figures: Sequence[Figure]) -> tuple[list[Compared], list[str]]:
         of_run.setdefault(repr(each.scenario), []).append(each)
     for some in of_run.values():
         try:
-            (row,) = planned(some[0].scenario, (), task_of)
+            (row,) = planned(some[0].scenario)
             found += [Compared(each, each.of_plan(row), row.fits) for each in some]
         except ZerosimError as error:
             without += [f"{each.source}: {each.name}: {error}" for each in some]

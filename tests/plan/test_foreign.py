@@ -12,7 +12,7 @@ from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.plan import foreign
 from zerosim.plan.planning import planned, unplanned
-from zerosim.plan.reading import read_plan, scenario_of, task_of
+from zerosim.plan.reading import read_plan, scenario_of
 from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
 
@@ -27,7 +27,7 @@ def test_a_table_has_a_column_for_each_swept_key_and_a_row_the_scenario_of_itsel
         (size, again) for size in "12" for again in ("true", "false")}
     assert "swept" not in rows[0]
     for line, row in zip(rows, plan.rows, strict=True):
-        (again,) = planned(row.scenario, (), task_of)
+        (again,) = planned(row.scenario)
         assert again.step_seconds == row.step_seconds == float(line["step_seconds"])
         assert again.peak_bytes == row.peak_bytes == int(line["peak_bytes"])
     assert main(["plan", LLAMA, "--set", "model.layers=2", "--csv", str(tmp_path / "a.csv")]) == 0
@@ -109,7 +109,7 @@ def written(tmp_path):
 def test_a_config_of_hugging_face_has_the_parameters_that_are_published(config, parameters, written):
     """Published: 8.03B of Meta-Llama-3-8B, 124M of gpt2, 671B of DeepSeek-V3, 46.7B of Mixtral-8x7B."""
     keys = foreign.hugging_face(written(config)).keys
-    row, *_ = unplanned(scenario_of(LLAMA, SMALL | keys), (), task_of)
+    row, *_ = unplanned(scenario_of(LLAMA, SMALL | keys))
     assert row.config.model.count == parameters
 
 

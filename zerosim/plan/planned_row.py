@@ -40,10 +40,10 @@ MOST_TRACED = 8
 def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> int:
     """The parameters that a token (in an mlp, a sample) meets: of experts only those that are chosen for it.
 
-    The products of experts run on the rows that were sent to them, so fewer multiplications for each token than a
-    parameter has elements tell its share. Parameters of no product count whole. Rows beyond a token's own experts, of
-    queues that are longer than those, are not met: with `experts_per_token`, a weight with a matrix for each expert
-    counts for at most so many.
+    A weight counts as many elements as its products have multiplications per token, at most all: experts have fewer,
+    because each multiplies only the tokens that it was sent. A parameter of no product counts whole. Queues of experts
+    may be longer than their tokens: with `experts_per_token`, a weight with a matrix for each expert counts at most
+    so many of them.
 
     >>> from zerosim.models.mlp import mlp
     >>> parameters_met(mlp(6, [5], 3, "relu", "cross_entropy"), samples=4)
@@ -79,8 +79,8 @@ class PlannedRow:
     rehearsal: Rehearsal
     scenario: Scenario
     """A scenario with this row only."""
-    swept: tuple[str, ...] = ()
-    layout: str = ""
+    swept: tuple[str, ...]
+    layout: str
     """The row in words, if a search found it."""
 
     @property

@@ -13,14 +13,14 @@ would hold a thousand curves; `PlannedRow.trace` computes one on demand.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from zerosim.core.errors import ZerosimError
 from zerosim.core.words import ignored_in_words, joined, joined_names, plural
-from zerosim.models import build
+from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
 from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
@@ -28,6 +28,7 @@ from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import planned_otherwise
 from zerosim.plan.software import Software
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.reading import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys
@@ -175,35 +176,34 @@ class Plan:
         }
 
 
-TaskOf = Callable[[Scenario], Task]
 Swept = tuple[tuple[str, ...], Scenario]
 """The values that a sweep set, and the resulting scenario."""
 
 
-def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int], task_of: TaskOf) -> Plan:
+def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int]) -> Plan:
     """Every row of each swept scenario on each number of ranks, or on its own number if none is given.
 
-    The number of micro-batches per rank stays the same, so the batch of a step grows with the ranks. `task_of` returns
-    what the data require of a model. Raises `ScenarioError` for numbers that do not go together.
+    The number of micro-batches per rank stays the same, so the batch of a step grows with the ranks. Raises
+    `ScenarioError` for numbers that do not go together.
     """
     rows = [
         row
         for names, own in (swept or [((), scenario)])
         for count in ranks or [own.world.ranks]
-        for row in planned(on_ranks(own, count), names, task_of)
+        for row in planned(on_ranks(own, count), names)
     ]
-    return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows, task_of))
+    return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows))
 
 
-def advised(rows: Sequence[PlannedRow], task_of: TaskOf) -> str:
+def advised(rows: Sequence[PlannedRow]) -> str:
     """The changes that make the row fit that exceeds memory by least."""
     nearest = min(rows, key=lambda row: row.missing_bytes)
-    return f"{nearest.name}: {advice(nearest.scenario, lambda other: planned(other, (), task_of)[0])}"
+    return f"{nearest.name}: {advice(nearest.scenario, lambda other: planned(other)[0])}"
 
 
-def planned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[PlannedRow]:
+def planned(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]:
     """The rows of one scenario."""
-    return [row.planned() for row in unplanned(scenario, swept, task_of)]
+    return [row.planned() for row in unplanned(scenario, swept)]
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,13 @@ class Unplanned:
         return PlannedRow(self.config, self.cluster, rehearsal, alone, self.swept, self.layout)
 
 
-def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> list[Unplanned]:
+def unplanned(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[Unplanned]:
     """The rows of one scenario, before they are planned. Raises `ScenarioError` for numbers that do not go together."""
     cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
     if scenario.parallel.order == "exact":
         raise scenario.origin.error(
             "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
-            "or tree",
-            ("parallel", "order"))
+            "or tree", ("parallel", "order"))
     task = task_of(scenario)
     check_model(scenario, task)
     rows = []
@@ -248,6 +247,15 @@ def unplanned(scenario: Scenario, swept: tuple[str, ...], task_of: TaskOf) -> li
         refuse_what_cannot_be_shared(config, scenario.origin)
         rows.append(Unplanned(config, cluster, scenario, swept))
     return rows
+
+
+def task_of(scenario: Scenario) -> Task:
+    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
+    model = scenario.model
+    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
+        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
 
 
 @lru_cache(maxsize=64)

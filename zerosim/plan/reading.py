@@ -11,11 +11,8 @@ from typing import Any, SupportsIndex
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import reason
 from zerosim.core.words import toml_value
-from zerosim.models import MODELS
-from zerosim.models.units import Task
 from zerosim.plan.planning import Plan, Swept, plan
 from zerosim.scenario import Scenario, Source, load
-from zerosim.scenario.data import load_dataset
 from zerosim.scenario.load import changed_caption
 from zerosim.scenario.reading import OVERRIDE, parse
 from zerosim.scenario.sections import MOST_RANKS
@@ -61,7 +58,7 @@ def read_plan(
         for count in counts or [swept.world.ranks])
     if seconds > LONG:
         say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
-    return plan(scenario, scenarios, counts, task_of)
+    return plan(scenario, scenarios, counts)
 
 
 def expected_seconds(scenario: Scenario, ranks: int) -> float:
@@ -137,12 +134,3 @@ def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenari
     if not isinstance(scenario, Scenario):
         raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
     return scenario
-
-
-def task_of(scenario: Scenario) -> Task:
-    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
-    model = scenario.model
-    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
-        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
-    dataset = load_dataset(scenario)
-    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")

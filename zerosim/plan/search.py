@@ -28,7 +28,7 @@ from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
-from zerosim.plan.reading import numbers_of_ranks, scenarios_of, task_of, training, written
+from zerosim.plan.reading import numbers_of_ranks, scenarios_of, training, written
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario, Source
@@ -183,7 +183,7 @@ def shortened(row: Unplanned, layers: int) -> Config:
     """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
     keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, **{
         f"parallel.{key}": value for key, value in ALONE.items()}}
-    (other,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch), (), task_of)
+    (other,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch))
     return other.config
 
 
@@ -216,7 +216,7 @@ def layouts_of(
             keys["parallel.schedule"] = "interleaved_1f1b"
         try:
             (row,) = unplanned(with_keys(scenario, keys, batch or samples(scenario)), (
-                *swept, *(f"{key}={written(value)}" for key, value in keys.items())), task_of)
+                *swept, *(f"{key}={written(value)}" for key, value in keys.items())))
         except ZerosimError as error:
             refused = refused or error
             continue
@@ -307,7 +307,7 @@ def read_search(
                 layouts.setdefault(key, row)
         say(f"Searching {len(layouts):,} layouts on {count:,} devices")
         best = fastest([*layouts.values()], wanted)
-        advice = "" if best.rows[0].fits else advised(best.rows, task_of)
+        advice = "" if best.rows[0].fits else advised(best.rows)
         whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
         return Plan(scenario, best.rows, advice, best.words + WITHOUT_PIECES * whole_queues)
 

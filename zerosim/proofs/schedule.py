@@ -31,7 +31,7 @@ WIDEST = 11
 class Cell:
     """The content of one place of a rank, and the round since which it is there.
 
-    `complete`: it is the collective's result for this place.
+    `outside` is as above; `complete` says that it is the collective's result for this place.
     """
 
     holds: Any
@@ -42,7 +42,7 @@ class Cell:
 
     @cached_property
     def text(self) -> str:
-        """The ranks whose contributions it holds, in their order of addition; one to another chunk names that chunk.
+        """The ranks whose contributions it holds, in order of addition, and their chunk if it is another.
 
         >>> Cell((Term(2) + Term(3)) + Term(0), place=0, since=2, complete=True).text, Cell(Term(2, 1), 0, 0).text
         ('2+3+0✓', '2[1]')

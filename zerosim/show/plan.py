@@ -116,7 +116,7 @@ def show_sweep(console: Console, plan: Plan) -> None:
     table: dict[str, dict[str, str]] = {}
     key = ""
     for row in plan.rows if not plan.search else ():
-        keys = dict(key.split("=", 1) for key in row.swept)
+        keys = dict(words.split("=", 1) for words in row.swept)
         if not keys:
             return
         key = "train.micro_batch" if "train.micro_batch" in keys else next(iter(keys))
