@@ -247,7 +247,7 @@ def test_a_gathered_layer_that_is_never_released_fails_the_run_and_is_named(monk
     assert any(what.startswith("bytes kept") and "layers.1's parameters" in what for _, what in outcome.failures)
     assert {name for name, _ in outcome.failures} == {"Stage III"}
     measured, due = outcome.trained[1].memory[0]
-    kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.model.units}
+    kept = {unit.name: 4 * padded(unit.count, 3) for unit in outcome.experiment.rows[0].model.units}
     (ledger,) = replicas[0].allocate.instruments
     held = ledger.owners("parameters")
     surplus = {name: held[name] - kept[name] // 3 for name in kept}

@@ -117,13 +117,13 @@ def write(path: str, text: str) -> None:
         write_text(path, text)
 
 
-def conclude(arguments: argparse.Namespace, result: Shown, width: int = WIDTH) -> int:
+def conclude(arguments: argparse.Namespace, result: Shown) -> int:
     """Print a result and write the requested files; 0 if all of its checks held, else 1."""
     if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
         result.page().save(page)
     if picture := getattr(arguments, "svg", None):
         result.picture().save(picture)
-    result.show(standard_output(arguments, width))
+    result.show(standard_output(arguments, result.width))
     if arguments.json:
         write_json(arguments.json, result.document)
     return 0 if result.passed else 1

@@ -107,7 +107,7 @@ def run_and_show(world: World, prepared: Prepared, arguments: argparse.Namespace
     if arguments.trace:
         traces = [(row.name, row.measured.trace) for row in outcome.subject.trained if row.measured.trace]
         write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
-    return conclude(arguments, outcome, RUN_WIDTH)
+    return conclude(arguments, outcome)
 
 
 def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:

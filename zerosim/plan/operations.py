@@ -35,8 +35,6 @@ class OperationFigures:
     inputs: dict[str, Shape]
     settings: dict[str, Any]
     output: Shape
-    gradients: tuple[str, ...]
-    """The inputs that have a gradient."""
     keeps: tuple[str, ...]
     """The arrays that backward needs: inputs, `y` for the output, `saved` for what forward saves."""
     kept_bytes: int
@@ -72,7 +70,7 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     kept = {name: owner(array) for name, array in read.items() if name not in PARAMETERS}
     return OperationFigures(
         name=operation.name, formula=(operation.forward.__doc__ or "").partition("\n")[0], inputs=shapes,
-        settings=settings, output=step.shape, gradients=step.wanted, keeps=tuple(kept),
+        settings=settings, output=step.shape, keeps=tuple(kept),
         kept_bytes=sum({id(array): array.nbytes for array in kept.values()}.values()),
         forward_products=step.forward_operations, backward_products=step.backward_operations,
         forward_moves=0 if step.is_view else moved_bytes(step, "forward", ITEMSIZE),

@@ -38,7 +38,7 @@ from zerosim.training.experiment import check_model
 
 
 class PlanClaim(NamedTuple):
-    """A claim of a scenario, and the sentences in which it is broken; None if what it concerns is not planned."""
+    """A claim of a scenario, with a sentence for each row that breaks it; None if it concerns no row of the plan."""
 
     title: str
     broken: list[str] | None
@@ -196,7 +196,7 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int]) -> Pl
 
 
 def advised(rows: Sequence[PlannedRow]) -> str:
-    """The changes that make the row fit that exceeds memory by least."""
+    """The changes with which the row that exceeds memory by least would fit, in a sentence."""
     nearest = min(rows, key=lambda row: row.missing_bytes)
     return f"{nearest.name}: {advice(nearest.scenario, lambda other: planned(other)[0])}"
 
@@ -265,7 +265,7 @@ def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) 
 
 
 def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
-    """Raises `ScenarioError` for a micro-batch of which the model's code cannot give each rank its piece."""
+    """Raises `ScenarioError` if the model cannot cut a micro-batch into a piece for each rank."""
     shape: tuple[int, ...] = (config.train.micro_batch, config.model.task.inputs)
     try:
         for _, segment in config.model.segments:

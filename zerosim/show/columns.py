@@ -44,7 +44,7 @@ class Figure:
     by_rank: bool = False
     """Whether tables show the least and the most of a step's traffic, not its mean."""
     due: str = ""
-    """The kind in `wrong` of a row whose figure is not the one due; empty if nothing is due."""
+    """The word in `RowDocument.wrong` that marks this figure; empty if no formula tells it."""
     if_any: bool = False
     """Whether it is shown only if some row has more than nothing."""
     bar: Callable[[RowDocument], Mapping[str, int]] | None = None

@@ -97,8 +97,8 @@ class MemoryDocument(RankBytes):
 
     @property
     def wrong(self) -> Iterator[str]:
-        """Of the bytes `kept` between steps, on the `host`, and at the `peak` or later, those that differ from those
-        due, if any are due."""
+        """Which bytes differ from the formula's, if there is one: those `kept` between steps, on the `host`, or at the
+        `peak` and later."""
         if self.formula_bytes and (self.resting_bytes != self.formula_bytes or self.overweight):
             yield "kept"
         on_host = (self.host_resting_bytes, self.host_peak_bytes) != (

@@ -74,7 +74,7 @@ def shown(
 
 
 def stage_in(subject: Any, loader: Loader) -> str | Named | None:
-    """The shipped stage of a name, or a user's stage, by its name or itself; None for anything else.
+    """A shipped stage by its name, or a user's by its name or as an object; None for anything else.
 
     >>> stage_in("zero3", Loader()), stage_in("ring.all_reduce", Loader()), stage_in(stage_in, Loader())
     ('zero3', None, None)

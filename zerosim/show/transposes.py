@@ -22,7 +22,7 @@ MOST_RANKS = 16
 
 
 def on_tape(subject: Any, loader: Loader) -> Operation | None:
-    """The collective on the tape, or a user's operation: itself or by its name; None for anything else.
+    """A collective on the tape or a user's operation, by its name or as an object; None for anything else.
 
     >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
     ('copy_to', None)

@@ -286,11 +286,11 @@ def compared(what: str, one: Config, ours: Snapshot, two: Config, theirs: Snapsh
               for place, side, config in zip(places, (layers, others), (one, two), strict=True)]
     _, _, name, index = element(layers[number][0], places[0])
     return RowDifference(
-        one.name, two.name, ours.step, what, name, index, (float(values[0][at]), float(values[1][at])),
-        abs(number_line(values[0][at]) - number_line(values[1][at])),
-        (chunks[0], chunks[1]), (order(one, chunks[0]), order(two, chunks[1])),
-        sum(len(flat) for _, flat in layers.values()), sum(map(len, differs.values())),
-    )
+        first=one.name, other=two.name, step=ours.step, what=what, name=name, index=index,
+        values=(float(values[0][at]), float(values[1][at])),
+        ulps=abs(number_line(values[0][at]) - number_line(values[1][at])),
+        chunks=(chunks[0], chunks[1]), orders=(order(one, chunks[0]), order(two, chunks[1])),
+        elements=sum(len(flat) for _, flat in layers.values()), differing=sum(map(len, differs.values())))
 
 
 def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[Unit, Array]]:

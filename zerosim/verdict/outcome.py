@@ -1,6 +1,6 @@
-"""The outcome of a run: its measurements with the expected values, and every failed check. Reports read this.
+"""The outcome of a run: its measurements with the expected values, and every failed check.
 
-Outcomes know no terminal and no picture. Reports read outcomes; the page reads only the JSON document.
+Nothing here knows a terminal or a picture: views read the document that `zerosim.show.document` makes of an outcome.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import joined_names, plural
-from zerosim.models.units import Model
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
@@ -29,6 +28,7 @@ TRAFFIC = {
 MOST_NAMES = 4
 """The most rows that a verdict names."""
 BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
+"""The operations before which a step frees what it no longer needs, in words."""
 
 
 def traffic_fault(rank: int, measured: Count, expected: Count) -> str | None:
@@ -192,18 +192,13 @@ class Outcome:
         return self.experiment.scenario
 
     @property
-    def model(self) -> Model:
-        """The model; rows may group its layers into different units."""
-        return self.experiment.rows[0].model
-
-    @property
     def trained(self) -> list[RowOutcome]:
         """The rows that were trained."""
         return [row for row in self.rows if row.fits]
 
     @property
     def did_not_fit(self) -> list[RowOutcome]:
-        """The rows that did not fit."""
+        """The rows whose model states exceed the limit, which were not trained."""
         return [row for row in self.rows if not row.fits]
 
     @property
