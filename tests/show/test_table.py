@@ -172,7 +172,7 @@ def test_a_name_is_neither_markup_nor_lost(four):
     lines = printed(changed(four, name="[bold]x[/] :smile:"))
     assert any(line.startswith("[bold]x[/]") for line in lines[:4])
     long = printed(changed(four, name="by reduce_scatter_and_then_all_gather, 2"), 80)[2:6]
-    assert re.sub(r"\s", "", "".join(line[:24] for line in long)).startswith("byreduce_scatter_and_then_all_gather")
+    assert re.sub(r"\s", "", "".join(line[:37] for line in long)).startswith("byreduce_scatter_and_then_all_gather,2")
 
 
 def test_one_rank_and_no_steps_and_one_row():

@@ -94,8 +94,7 @@ def scenarios_of(
 
 
 def numbers_of_ranks(given: int | Iterable[int], most: int = MOST_RANKS) -> list[int]:
-    """One number of ranks or several as Python integers, NumPy's included, each once; `UsageError` for anything else.
-    """
+    """One number of ranks or several as Python integers, each once; raises `UsageError` for anything else."""
     counts = list(given) if isinstance(given, Iterable) else [given]
     for count in counts:
         if isinstance(count, bool) or not isinstance(count, SupportsIndex) or not 1 <= index(count) <= most:

@@ -12,7 +12,7 @@ from rich.text import Text
 GAP = 2
 """The terminal columns between two columns of a table."""
 LEAST_NAME = 12
-"""The least columns of a long name, which takes several lines."""
+"""The least columns of a long name, which takes several lines; its words are whole up to half of the width."""
 
 SHADES = {"parameters": ("█", "blue"), "gradients": ("▓", "yellow"), "optimizer": ("░", "green"), "sent": ("━", "cyan")}
 """The sign and the colour of each part of a bar; without colour its sign identifies it."""
@@ -61,7 +61,9 @@ def fits(console: Console, names: Sequence[str], columns: Sequence[Column]) -> b
     """Whether these columns leave enough of the width for names."""
     widths = [max(cell_len(line) for cell in (column.heading, *column.cells) for line in str(cell).split("\n"))
               for column in columns]
-    return min(LEAST_NAME, max(map(cell_len, names), default=0)) + sum(GAP + width for width in widths) <= console.width
+    word = max(map(cell_len, " ".join(names).split()), default=0)
+    least = max(min(LEAST_NAME, max(map(cell_len, names), default=0)), min(word, console.width // 2))
+    return least + sum(GAP + width for width in widths) <= console.width
 
 
 def bar(parts: Mapping[str, int | Fraction], whole: int | Fraction, room: int) -> Text:

@@ -43,9 +43,9 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
     first, *others = estimates
     rows, unit = first.rows, unit_of(max(row.states.total for row in first.rows))
     titles, notes = [STAGES[row.stage].title for row in rows], [unit.legend, *first.notes]
-    title = f"Model states of {first.parameters:,} parameters on"
+    title = f"Model states of {first.parameters:,} parameters on "
     if others:
-        show(console, f"{title} each rank", first.basis, notes, titles, [
+        show(console, f"{title}each rank", first.basis, notes, titles, [
             Column(f"{plural(estimate.ranks, 'rank')}\n{unit.name}", in_hundredths(
                 [row.states.total for row in estimate.rows], unit.size)) for estimate in estimates])
         return
@@ -55,8 +55,7 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
     sums = [row.states.total for row in rows]
     legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
     room = min(BAR_COLUMNS, console.width - 24)
-    show(console, f"{title} {'each of ' * (first.ranks > 1)}{plural(first.ranks, 'rank')}", first.basis, notes,
-         titles, [
+    show(console, f"{title}{'each of ' * (first.ranks > 1)}{plural(first.ranks, 'rank')}", first.basis, notes, titles, [
         *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
         Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
         Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
