@@ -147,12 +147,12 @@ class PlannedRow:
         return sum(traffic.between_bytes for rank in first for traffic in due(config, rank, 1, numbers).values())
 
     @property
-    def data(self) -> str:
-        """The unit of the data: tokens, in an mlp samples."""
+    def data_unit(self) -> str:
+        """What a step counts its data in: tokens, in an mlp samples."""
         return "tokens" if self.config.model.task.tokens else "samples"
 
     @property
-    def units_of_data(self) -> float:
+    def tokens_per_step(self) -> float:
         """The tokens of a rank per step; in an mlp, the samples. Ranks that share a micro-batch have a share each."""
         samples, task = self.config.samples / self.config.all_ranks, self.config.model.task
         return samples * task.inputs if task.tokens else samples
@@ -160,7 +160,7 @@ class PlannedRow:
     @property
     def tokens_per_second(self) -> float:
         """Tokens per second and device."""
-        return self.units_of_data / self.step_seconds if self.step_seconds else 0.0
+        return self.tokens_per_step / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def mfu(self) -> float:
@@ -169,7 +169,7 @@ class PlannedRow:
         per_piece = 6 * parameters_met(model, self.config.train.micro_batch, per_token)
         if model.task.tokens:
             per_piece += 12 * MODELS[shape.kind].attention(shape) * model.task.inputs
-        return self._utilisation(per_piece * self.units_of_data)
+        return self._utilisation(per_piece * self.tokens_per_step)
 
     @property
     def hfu(self) -> float:

@@ -126,7 +126,7 @@ class Plan:
         best, fewest = self.best, self.fewest
         if best is None or fewest is None:
             return f"Nothing fits. {self.advice}"
-        speed = f"{best.data} a second on each"
+        speed = f"{best.data_unit} a second on each"
         named = [f"{self.names[self.rows.index(row)]}, {row.tokens_per_second:,.0f}" for row in (fewest, best)]
         if fewest.config.all_ranks < best.config.all_ranks:
             return f"Fewest devices that fit: {named[0]} {speed}; fastest: {named[1]}"

@@ -47,7 +47,7 @@ class PlanFigure:
     """Whether the short table has it, too."""
 
     def column(self, rows: Sequence[PlannedRow]) -> Column:
-        values, heading = [self.value(row) for row in rows], self.heading.format(data=rows[0].data)
+        values, heading = [self.value(row) for row in rows], self.heading.format(data=rows[0].data_unit)
         if self.words is not None:
             return Column(heading, [*map(self.words, values)])
         unit = common_unit(max(values))
@@ -126,7 +126,7 @@ def show_sweep(console: Console, plan: Plan) -> None:
         table.setdefault(name, {})[heading] = (
             f"{row.tokens_per_second:,.0f}{best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}")
     if table:
-        show_words(console, f"{plan.rows[0].data}/s on each device by {key}; * is the best that fits, + what "
+        show_words(console, f"{plan.rows[0].data_unit}/s on each device by {key}; * is the best that fits, + what "
                             "is too much, in GB", style="dim")
         show_grid(console, [*table], [
             Column(heading, [cells.get(heading, "") for cells in table.values()])

@@ -93,8 +93,8 @@ class Prepared:
     scenario: Scenario | CollectiveScenario
     setting: str
     """The description of the run, in a few lines."""
-    read: Sequence[str]
-    """The data and the checkpoints that were read, by digests and names, which must be equal on all ranks."""
+    inputs: Sequence[str]
+    """The digest of the data, and the checkpoints in words; equal on all ranks."""
     local_world: Callable[[], World]
     """The world that has all ranks in this process."""
     run: Callable[[World, Progress, str | None], Shown | None]
