@@ -115,6 +115,13 @@ def test_an_operation_has_the_bits_of_an_independent_one(case, dtype, piece, mon
         name: due.get(name, upstream).tobytes() for name in found}
 
 
+def test_an_output_whose_rows_are_no_view_is_written_all_the_same(monkeypatch):
+    monkeypatch.setattr(shapes, "PIECE", 1)
+    x, out = np.ones((2, 3, 4)).T, np.zeros((2, 3, 4)).T
+    shapes.piecewise(lambda x, out: np.multiply(x, 2.0, out=out), x, out, empty=np.empty)
+    assert (out == 2.0).all()
+
+
 def test_every_operation_that_computes_is_among_them():
     moving = {
         "elementwise.add", "attention.softmax", "dropout.dropout", "shapes.reshape", "shapes.transpose",

@@ -5,13 +5,15 @@ What has been recorded stays as it is, bits and figures: see `digests.py`.
 
 import json
 import os
+from itertools import chain
 
 import pytest
 
 from tests.laws.digests import FILE, differences, settings_left
 from tests.laws.running import Refused, arithmetic, prepared, run
-from tests.laws.scenarios import drawn
+from tests.laws.scenarios import CORNERS, drawn, in_sections
 from tests.sampling import one_in
+from zerosim.training import one_function
 
 SEED = int(os.environ.get("LAWS_SEED") or 1)
 COUNT = int(os.environ.get("LAWS_COUNT") or 20)
@@ -34,6 +36,12 @@ def test_a_recorded_draw_is_one_process_and_has_the_recorded_bits_and_figures(nu
 def test_a_run_is_one_process_and_its_figures_are_the_formulas(number):
     settings = drawn(1000 * SEED + number)
     assert run(prepared(settings)).failures == [], shrunk(settings)
+
+
+@pytest.mark.parametrize("corner", [
+    corner for corner in CORNERS if {"tensor_ranks", "context_ranks", "expert_ranks"} & {*corner}])
+def test_a_split_model_is_the_model_in_one_piece(corner):
+    assert [*chain.from_iterable(map(one_function.differences, prepared(in_sections(corner)).rows))] == []
 
 
 def fails(settings):
