@@ -108,7 +108,7 @@ def run(
     >>> [(row["name"], row["kept_bytes"]) for row in outcome.rows()]
     [('DDP', 143520), ('Stage III', 71760)]
     """
-    from zerosim.show.running import run_here  # noqa: PLC0415
+    from zerosim.show.prepared import run_here  # noqa: PLC0415
 
     return run_here(scenario, set or {})
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zerosim.core.allocation import allocate
 from zerosim.observe import trace
 from zerosim.observe.faults import Faults, flip
-from zerosim.observe.memory import Ledger
+from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.observe.trace import COMPUTATION, IN, OUT, ClockOffset, RankStep, Span, Tracer, covered_ns, together
 from zerosim.observe.traffic import Count, Traffic

@@ -10,7 +10,7 @@ from tests.conformance import CHECKS
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
 from zerosim.core.errors import Deadlock
-from zerosim.observe.memory import Ledger
+from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, observed
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.worlds.local import spawn

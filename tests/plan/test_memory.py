@@ -12,7 +12,7 @@ from tests.training.test_far import FAR
 from tests.verdict.test_planted import outcome_of
 from zerosim.commands.cli import main
 from zerosim.stages import STAGES
-from zerosim.verdict.memory import (
+from zerosim.verdict.model_states import (
     PRECISIONS,
     TABLES,
     formula,

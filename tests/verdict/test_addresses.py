@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.verdict.test_planted import outcome_of
 from zerosim.core.allocation import allocate
-from zerosim.observe.memory import Ledger, Lifetime
+from zerosim.observe.ledger import Ledger, Lifetime
 from zerosim.observe.observed import ObservedAllocator
 from zerosim.verdict import addresses
 from zerosim.verdict.addresses import Addresses, events, fragmentation, long_lived, meet, peak, placed

@@ -17,7 +17,7 @@ from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Directions, Layout, Mesh, full, split
 from zerosim.models.mlp import mlp
 from zerosim.models.units import Layer, Model, Task, grouped
-from zerosim.observe.memory import Ledger
+from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.training import run, sabotaged
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant

@@ -15,10 +15,10 @@ from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.memory import show_activations, show_estimates, show_table
+from zerosim.show.estimates import show_activations, show_estimates, show_table
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.verdict.blocks import transformer
-from zerosim.verdict.memory import PRECISIONS, TABLES, estimate
+from zerosim.verdict.model_states import PRECISIONS, TABLES, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS, MOST_RANKS = 10**15, 10**9

@@ -5,8 +5,9 @@ A collective on the tape runs on integers, forward and backward.
 
 import argparse
 
-from zerosim.commands.arguments import MOST_RANKS, add_collective, whole_numbers
+from zerosim.commands.arguments import add_collective, whole_numbers
 from zerosim.commands.output import conclude, standard_output
+from zerosim.proofs.proof import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
@@ -29,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
     if max(arguments.ranks) > LONG:
-        show_words(standard_output(arguments), f"A proof on more than {LONG} ranks may take minutes; interrupt it with "
-                                               "Ctrl-C")
+        show_words(standard_output(arguments), f"More than {LONG} ranks may take minutes; Ctrl-C interrupts the proof")
     return conclude(arguments, proved(
         arguments.subject, arguments.ranks, arguments.collective, arguments.ranks_per_host))

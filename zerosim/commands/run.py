@@ -21,7 +21,7 @@ from zerosim.core.files import write_bytes, write_text
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.scenario.schema import parts_in
 from zerosim.show.pictures import converter
-from zerosim.show.running import Prepared, collectives, training
+from zerosim.show.prepared import Prepared, collectives, training
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
 from zerosim.training.program import Progress, Silent

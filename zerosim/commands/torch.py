@@ -35,9 +35,9 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     from zerosim.torch.check import running as checked  # noqa: PLC0415 - the package imports torch, if it is there
 
     steps = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", arguments.check_steps)
-    if steps is None:
+    first, last = (int(steps[1]), None if steps[2] and not steps[3] else int(steps[3] or steps[1])) if steps else (1, 0)
+    if last is not None and last < first:
         raise UsageError(f"--check-steps is {arguments.check_steps!r}; give the steps as 1.., 3 or 100..102")
-    first, last = int(steps[1]), None if steps[2] and not steps[3] else int(steps[3] or steps[1])
     asked = checked.Asked(first, last, arguments.records, arguments.json, arguments.strict, arguments.double)
     if arguments.judge and arguments.after:
         return checked.stay(Path(arguments.judge), arguments.after, asked)

@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import Allocator, Array, Kind
 from zerosim.core.comm import Communicator, Exchange, Payload, Reduction
-from zerosim.observe.memory import Lifetime
+from zerosim.observe.ledger import Lifetime
 from zerosim.worlds.here import HERE
 
 Callback = Callable[..., None]

@@ -37,7 +37,7 @@ from typing import Literal
 import msgspec
 
 from zerosim.core.comm import Communicator, Payload
-from zerosim.observe.memory import Curve
+from zerosim.observe.ledger import Curve
 from zerosim.worlds.here import HERE
 from zerosim.worlds.objects import broadcast_object, gather_objects
 

@@ -21,7 +21,7 @@ import msgspec
 
 from zerosim.core.allocation import Array, Kind
 from zerosim.core.errors import ZerosimError
-from zerosim.observe.memory import Curve, Ledger
+from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.trace import COLLECTIVES, Span
 from zerosim.plan.clock import VirtualClock
 from zerosim.stages.pipeline import Pipeline

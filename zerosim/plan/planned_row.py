@@ -19,7 +19,7 @@ from zerosim.collectives.own import SERVING
 from zerosim.core.words import common_unit, in_unit, joined
 from zerosim.models import MODELS
 from zerosim.models.units import Model, Unit
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import ClockOffset, Trace
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.rehearsal import Rehearsal, rehearse

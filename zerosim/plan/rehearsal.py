@@ -18,7 +18,7 @@ from zerosim.comm import Communicator
 from zerosim.core.allocation import Allocator, Kind
 from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
-from zerosim.observe.memory import Curve, Ledger
+from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, observed
 from zerosim.observe.trace import WAIT, RankStep
 from zerosim.plan.clock import VirtualClock

@@ -4,8 +4,8 @@
     table, grid               the terminal
     page.py and page.html     the pages that need no network; pictures, the pictures in them
     drawing                   a collective round by round; step, a stage event by event; recorded, where both come from
-    shown                     an object that displays itself; running, a scenario ready to run, and its outcome
+    shown                     an object that displays itself; prepared, a scenario ready to run, and its outcome
     trace_events              a step for Perfetto
     proofs, transposes, collectives    proofs, checks and programs
-    plan, memory              a plan; model states by formula
+    plan, estimates           a plan; model states by formula
 """

@@ -14,7 +14,7 @@ from zerosim.core import words as in_words
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.precisions import PRECISIONS, Precision
 from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, joined_names, spread
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.show.document import RowDocument, RunDocument, unit_of
 from zerosim.show.grid import SHADES
 from zerosim.verdict.pipelines import bubble, held

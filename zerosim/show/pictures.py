@@ -16,7 +16,7 @@ from typing import Any
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError
 from zerosim.core.words import by_key, plural, printable
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import Span
 from zerosim.show.columns import KIND_NAMES
 from zerosim.show.document import Bytes, RowDocument

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from zerosim.core.words import ON_HOST, common_unit, duration, in_unit, plural
 from zerosim.core.words import toml as in_toml
-from zerosim.observe.memory import MEMORY_KINDS, Curve
+from zerosim.observe.ledger import MEMORY_KINDS, Curve
 from zerosim.plan.planned_row import PlannedRow, flat
 from zerosim.plan.planning import Plan
 from zerosim.scenario import resolved

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from zerosim.core.allocation import Array, Kind
 from zerosim.models.units import Unit
-from zerosim.observe.memory import Lifetime
+from zerosim.observe.ledger import Lifetime
 from zerosim.observe.trace import Trace
 from zerosim.observe.traffic import Count
 from zerosim.stages.schedules import Slot

@@ -23,7 +23,7 @@ from zerosim.core.comm import Communicator, among
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
-from zerosim.observe.memory import MEMORY_KINDS, Ledger
+from zerosim.observe.ledger import MEMORY_KINDS, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, carrying
 from zerosim.observe.resident import resident_bytes
 from zerosim.observe.trace import RankStep, Tracer, brought_together

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerosim.observe.memory import Lifetime
+from zerosim.observe.ledger import Lifetime
 
 Hole = tuple[int, float]
 """The first address and the one behind the last."""

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.resident import keep_freed, let_blas_allocate, limited, memory_limit, return_freed
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import load_dataset

@@ -30,7 +30,7 @@ from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Kind
 from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
-from zerosim.observe.memory import Ledger
+from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.stages.replica import Batch, Beside, Gathering, Pending, Replica, Work
 from zerosim.stages.scaling import SquareSums

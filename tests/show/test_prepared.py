@@ -10,7 +10,7 @@ import zerosim as zs
 from tests.pages import Seen, hostile
 from zerosim.commands.cli import main
 from zerosim.core.errors import LaunchError, ScenarioError, UsageError
-from zerosim.show.running import ShownOutcome, shown_outcome
+from zerosim.show.prepared import ShownOutcome, shown_outcome
 
 SMALL = """
 title = "Small"

@@ -10,7 +10,7 @@ from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit, plural
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.blocks import BlockActivations
-from zerosim.verdict.memory import Estimate, PublishedTable
+from zerosim.verdict.model_states import Estimate, PublishedTable
 
 BAR_COLUMNS = 56
 TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}

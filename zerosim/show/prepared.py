@@ -11,7 +11,7 @@ from msgspec import structs
 
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.core.words import joined, printable, toml_value
-from zerosim.observe.memory import MEMORY_KINDS
+from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import CollectiveScenario, Scenario, Source, load
 from zerosim.scenario.schema import python_run

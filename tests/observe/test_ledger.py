@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.training import only_row, run, sabotaged, scenario
 from zerosim.core.allocation import allocate
 from zerosim.core.sharding import padded
-from zerosim.observe.memory import MEMORY_KINDS, Ledger
+from zerosim.observe.ledger import MEMORY_KINDS, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.stages import STAGES
 from zerosim.stages.optimizers import PIECE
