@@ -32,9 +32,11 @@ def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
         counts: dict[int, None] = {}
         for part in text.split(","):
             first, dots, last = part.partition("..")
-            counts |= dict.fromkeys(range(read(first), read(last if dots else first) + 1))
-        if not counts:
-            raise argparse.ArgumentTypeError(f"{text!r}; give a number, a range 2..9 or a list 2,4,8")
+            stretch = range(read(first), read(last if dots else first) + 1)
+            if not 0 < len(stretch) <= MOST_RANKS:
+                raise argparse.ArgumentTypeError(
+                    f"{part!r}; give a number, a range 2..9 or a list 2,4,8, of at most {MOST_RANKS} numbers")
+            counts |= dict.fromkeys(stretch)
         return list(counts)
 
     return numbers

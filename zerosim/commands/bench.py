@@ -45,16 +45,14 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.what != "collectives" and (arguments.function or arguments.collective or arguments.toml):
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --as nor --toml; they are for "
                          "bench collectives")
-    measured: dict[str, Any] | None
     if arguments.what == "check":
         from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
-
         row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds))
         ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
         standard_output(arguments).print(
             f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
             f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
-        measured = {"check": row}
+        measured: dict[str, Any] | None = {"check": row}
     elif launched() is None:
         command = zerosim_on(steps.RANKS, f"bench {arguments.what}")
         sys.stdout.flush()

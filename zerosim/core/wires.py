@@ -199,9 +199,9 @@ def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
     received, exact = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
     signal = float(np.sqrt(np.square(exact).sum()))
     relative = float(np.linalg.norm(received - exact)) / signal if signal else math.nan
-    bits = (values.astype(np.float32).view(np.int32).astype(np.int64) for values in (received, exact))
-    places, places_due = (np.where(bits < 0, -(bits & 0x7FFFFFFF), bits) for bits in bits)
-    apart = np.abs(places - places_due)
+    patterns = (values.astype(np.float32).view(np.int32).astype(np.int64) for values in (received, exact))
+    place, place_due = (np.where(bits < 0, -(bits & 0x7FFFFFFF), bits) for bits in patterns)
+    apart = np.abs(place - place_due)    # of places among all float32, from the lowest up; both zeros have one
     return WireError(
         relative if math.isfinite(relative) else None,
         int(np.median(apart)) if len(apart) else 0,
