@@ -134,12 +134,14 @@ def show(
 
 
 def prove(
-    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int] = 4, *, claims: str | None = None
+    collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int] = 4, *, claims: str | None = None,
+    elements: Sequence[int] | None = None,
 ) -> Shown:
-    """The proofs of a collective on symbols, on `ranks` ranks or on each of `ranks`.
+    """The proofs of a collective on symbols, on `ranks` ranks or on each of `ranks`, for vectors of these `elements`.
 
-    `collective` and `claims` are as in `show`. Raises `UsageError` for an unknown name and for ranks that it does not
-    support. A wrong collective raises nothing: its proofs have the faults.
+    `collective` and `claims` are as in `show`. A proof is for all values, and for the lengths that it says. Raises
+    `UsageError` for an unknown name and for ranks that it does not support. A wrong collective raises nothing: its
+    proofs have the faults.
 
     >>> import zerosim as zs
     >>> zs.prove("ring.all_reduce", ranks=range(2, 5))
@@ -147,7 +149,7 @@ def prove(
     """
     from zerosim.show.proofs import proved  # noqa: PLC0415
 
-    return proved(collective, ranks, claims)
+    return proved(collective, ranks, claims, elements=elements)
 
 
 def check(part: str | Algorithm | Stage | Optimizer | ModelKind | Callable[..., Any]) -> Shown:

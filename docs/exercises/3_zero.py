@@ -14,7 +14,7 @@ rank's chunk of it). You have
     replica.own(full)                                    this rank's chunk of a full buffer: a view
 
     replica.tape.forward(unit, weights, activations)     the unit's outputs; weights are full
-    replica.tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+    replica.tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
                                                          the loss, added to that of earlier parts (None at first), and
                                                          the upstream gradient
     replica.tape.backward(unit, weights, upstream)       the next upstream gradient, and this rank's full gradient

@@ -75,7 +75,7 @@ def zero1_step(replica, batch):
     activations = batch.inputs
     for unit in replica.units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.counted)
     for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
         replica.keep(unit, replica.reduce_scatter(unit, gradient))
@@ -94,7 +94,7 @@ def zero3_step(replica, batch):
         activations = part.inputs
         for unit in replica.units:
             activations = tape.forward(unit, replica.gather(unit), activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, replica.gather(unit), upstream)
             replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))

@@ -7,7 +7,7 @@ from tests.autograd.formulas import KITS, OPERATIONS, computed, gradients, nan, 
 from tests.independent import mlp as independent
 from tests.independent import transformer as other
 from zerosim.autograd.operations import shapes
-from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.operations.losses import LOSSES, counted
 
 ONE_HEAD = {"heads": 1, "key_value_heads": 1}
 SHARED = {"heads": 6, "key_value_heads": 2}
@@ -134,16 +134,16 @@ def test_every_operation_that_computes_is_among_them():
 def test_a_loss_has_the_bits_of_an_independent_one(name, shape):
     outputs = 3 * normals(3, *shape).astype(np.float32)
     targets = np.array([0, 4, 1, 1, 2, 3]) if name == "cross_entropy" else normals(4, *shape).astype(np.float32)
-    loss, upstream = LOSSES[name](outputs, targets, 24, empty=nan)
+    loss, upstream = LOSSES[name](outputs, targets, 24 * counted(targets) // 6, empty=nan)
     due, gradient = getattr(independent, name)(outputs, targets, 24)
     assert (loss.tobytes(), upstream.tobytes()) == (due.tobytes(), gradient.tobytes())
 
 
 def test_tokens_that_are_not_judged_have_no_gradient_and_no_share_in_the_mean():
-    outputs, judged = 3 * normals(3, 2, 3, 5).astype(np.float32), np.array([[4, -1, 0], [-1, 2, 2]])
-    loss, upstream = LOSSES["cross_entropy"](outputs, judged, 8, empty=nan)
+    outputs, judged = 3 * normals(3, 2, 3, 5).astype(np.float32), np.array([[4, -1, 0], [-1, 2, -1]])
+    loss, upstream = LOSSES["cross_entropy"](outputs, judged, 16, empty=nan)
     kept = judged.ravel() != -1
-    due, gradient = independent.cross_entropy(outputs.reshape(6, 5)[kept], judged.ravel()[kept], 8 * 2)
+    due, gradient = independent.cross_entropy(outputs.reshape(6, 5)[kept], judged.ravel()[kept], 16)
     assert loss.tobytes() == due.tobytes()
     assert upstream.reshape(6, 5)[kept].tobytes() == gradient.tobytes()
     assert not upstream.reshape(6, 5)[~kept].any()

@@ -44,7 +44,7 @@ def compressed(replica, batch):
         activations = part.inputs
         for unit in replica.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, weights[unit], upstream, replica.unreduced)
             gradient = replica.at_boundary(part, unit, gradient)

@@ -30,6 +30,20 @@ SECTIONS = {
     "## Each of `did_not_fit`": document.MisfitDocument,
     "## Each of `on_other_ranks`": document.OtherRanksDocument,
 }
+LOOKED_AT = """
+## What a passed run has looked at
+
+- **Bits**: loss, weights, gradients and optimizer state of every rank after every step.
+- **Bytes sent**: collectives, their lengths and number are stated apart from the stages' code; the messages of each are
+  those of its algorithm's closed form. Recorded from code, on one rank alone or on shapes, are: destinations, and so
+  bytes between hosts; bytes received; which collectives a model calls on the tape; the messages of your own collective,
+  whose sum over ranks is held to `chunks_sent`, if it declares that, and to the least that any algorithm sends.
+- **Bytes kept**: by formula, in arrays of zerosim's allocator. An array that your code makes by itself is in no figure;
+  `zerosim check` refuses a stage that keeps one, and `check.process_memory` holds the whole process.
+- **Peaks and operations**: those of the shipped stage's own code on shapes. This shows that a run does what the code
+  says, and no fault of that code; a user's stage is compared with the shipped one. Independent of it are bounds: what
+  is kept, and what is needed as an update begins.
+"""
 ROWS = """
 ## As plain rows
 
@@ -64,7 +78,7 @@ def generated(page: str) -> str:
     """The page with its part on runs made anew; what follows it is written by hand."""
     rest = page[re.search(r"^# The JSON document of `zerosim plan`$", page, re.MULTILINE).start():]
     figures = ", ".join(f"`{figure.key}` ({figure.name})" for figure in FIGURES)
-    return "\n".join(section(*each) for each in SECTIONS.items()) + f"{ROWS}{figures}.\n\n{rest}"
+    return "\n".join(section(*each) for each in SECTIONS.items()) + f"{LOOKED_AT}{ROWS}{figures}.\n\n{rest}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """zerosim's transformers against others, written from the documentation alone: weights and losses, to the bit."""
 
 import functools
+import inspect
 import itertools
 import math
 import random
@@ -11,7 +12,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.independent import mlp as independent
-from tests.independent import transformer
+from tests.independent import tape, transformer
 from tests.independent.runs import alike, differences, run
 from tests.sampling import one_in
 from zerosim.scenario.data.load import sequences
@@ -100,6 +101,11 @@ THREE = {"architecture": "llama", "width": 24, "heads": 6, "key_value_heads": 2,
 LARGE = {"width": 96, "heads": 4, "sequence": 40, "micro_batch": 9, "micro_batches": 2, "steps": 1, "layers": 1}
 """Its activations are worked on in several pieces."""
 
+LATENT = {"architecture": "llama", "layers": 2, "width": 12, "heads": 3, "latent": 4, "query_latent": 6,
+          "rotary_size": 2, "head_size": 4}
+MIXTURE = {"kind": "mixture", "layers": 2, "experts": 4, "experts_per_token": 2, "capacity_factor": 1.0}
+UNEVEN = {"source": "uneven.py:uneven", "sequence": 6, "vocabulary": 0}
+"""Samples that have different numbers of judged targets."""
 CASES = {
     "gpt2": {},
     "llama": {"architecture": "llama"},
@@ -124,6 +130,18 @@ CASES = {
     "three heads to a key": THREE,
     "three heads to a key, fp16": THREE | {"precision": "fp16"},
     "dropout": {"dropout": 0.1},
+    "uneven": UNEVEN | {"micro_batch": 4, "micro_batches": 2},
+    "uneven, one by one": UNEVEN | {"micro_batch": 1, "micro_batches": 8, "accumulation": "micro_batch"},
+    "latent": LATENT,
+    "latent, one great step": LATENT | {"learning_rate": 1e5, "steps": 1, "optimizer": "sgd"},
+    "latent, no latent query": LATENT | {"query_latent": 0, "precision": "fp16", "dropout": 0.1},
+    "latent, autocast": LATENT | {"autocast": "bf16", "tied_embeddings": True},
+    "mixture": MIXTURE,
+    "mixture, llama": MIXTURE | {"architecture": "llama", "shared_inner": 5, "dense_layers": 1},
+    "mixture, runs of three": MIXTURE | UNEVEN | {"queue_tokens": 3, "sequence": 6, "experts_per_token": 3},
+    "mixture, bf16": MIXTURE | {"precision": "bf16", "shared_inner": 5, "capacity_factor": 0.5},
+    "mixture, latent, autocast": MIXTURE | LATENT | {"autocast": "fp16", "shared_inner": 4, "dense_inner": 7,
+                                                     "dense_layers": 1},
 }
 """By the keys of a scenario."""
 
@@ -156,12 +174,23 @@ KEYS |= {f"grid {number}": settings(case) for number, case in enumerate(GRID)}
 @functools.cache
 def data(source, sequence, vocabulary, folder):
     """Tokens, targets, and how many tokens there are."""
+    if source == "uneven.py:uneven":
+        return *uneven().values(), 7
     found = sequences(source, sequence, vocabulary or None, ValueError, folder)
     return found.x.astype(np.int64), found.y.astype(np.int64), found.classes
 
 
 def write(folder):
     (folder / "words.txt").write_text(TEXT)
+    (folder / "uneven.py").write_text(f"import numpy as np\n{inspect.getsource(uneven)}")
+
+
+def uneven():
+    random = np.random.default_rng(3)
+    x, y = random.integers(0, 7, (2, 24, 6))
+    y[random.random(y.shape) < 0.6] = -1
+    y[0, 0] = 6
+    return {"x": x, "y": y}
 
 
 @functools.cache
@@ -180,7 +209,7 @@ def opinion(tmp_path_factory):
         keys = dict(keys)
         x, y, vocabulary = data(*(keys.pop(key) for key in ("source", "sequence", "vocabulary")), folder)
         with threadpool_limits(1):
-            return transformer.train(x, y, stage=stage, **keys | {"vocabulary": vocabulary})
+            return tape.train(x, y, stage=stage, **keys | {"vocabulary": vocabulary})
 
     return train
 
@@ -222,6 +251,10 @@ def softmax_rounded(*arrays, heads, groups, attention=transformer.attention):
     return np.stack([transformer.by_tokens(np.matmul(p1, v1)) for p1, v1 in zip(p, each, strict=True)]), p
 
 
+def last_to_first(a, first_to_last=transformer.first_to_last):
+    return first_to_last(a[:, ::-1])
+
+
 def next_operation(keys, places, step, layer, operation, shape, dropping=transformer.dropping):
     return dropping(keys, places, step, layer, operation + 1, shape)
 
@@ -231,11 +264,10 @@ def by_heads_of_neighbours_mixed(a, groups, each):
     return a.reshape(len(a), each, groups, -1).transpose(2, 1, 0, 3)
 
 
+ARGSORT = np.argsort
 FAULTS = {
     "softmax is rounded": ("three heads to a key, fp16", transformer, "attention", softmax_rounded),
-    "the last head first": (
-        "three heads to a key", transformer, "first_to_last", lambda a, first_to_last=transformer.first_to_last: (
-            first_to_last(a[:, ::-1]))),
+    "the last head first": ("three heads to a key", transformer, "first_to_last", last_to_first),
     "nothing is dropped": ("dropout", transformer, "dropping", lambda *_: lambda x: x),
     "each micro-batch drops the same": (
         "dropout", transformer, "dropping", lambda keys, places, *rest, dropping=transformer.dropping: (
@@ -247,10 +279,12 @@ FAULTS = {
         "gpt2", transformer, "scale", lambda x: 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))),
     "keys shared by others": ("three heads to a key", transformer, "by_heads", by_heads_of_neighbours_mixed),
     "gelu is silu": ("gpt2", independent, "gelu", transformer.silu),
-    "a product under autocast has 32 bits": ("autocast", transformer, "PRODUCTS", transformer.PRODUCTS[::2]),
-    "a norm under autocast has 16 bits": (
-        "autocast", transformer, "PRODUCTS", (*transformer.PRODUCTS, transformer.ln)),
-    "a gradient under autocast is dropped in 32 bits": ("autocast", transformer.Rounding, "upstream", lambda _, u: u),
+    "a product under autocast has 32 bits": ("autocast", tape.Tape, "linear", lambda t, x, w: t.pointwise(
+        transformer.project, transformer.project_backward, x, w)),
+    "a norm under autocast has 16 bits": ("autocast", tape, "F32", np.dtype(np.float16)),
+    "experts of the least chance": ("mixture", np, "argsort", lambda p, **named: ARGSORT(-p, **named)),
+    "a shared head has the gradient of one": (
+        "latent, one great step", transformer, "first_to_last", lambda a: a[:, :1].copy()),
     "twice as many judged": (
         "gpt2", independent, "cross_entropy", lambda o, labels, samples, cross_entropy=independent.cross_entropy: (
             cross_entropy(o, labels, 2 * samples))),

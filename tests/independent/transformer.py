@@ -1,56 +1,87 @@
-"""Transformers by hand, forward and backward, from `docs/computation.md` alone; the rest is as in `independent`.
+"""Transformers by hand, from `docs/computation.md` alone: parameters, and operations forward and backward.
 
-Functions compute in the dtype of what they are given; `Rounding` widens it and rounds what they return.
+Functions compute in the dtype of what they are given; `tape` widens it and rounds what they return.
 """
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
-
-from tests.independent import mlp as independent
 
 F32 = np.float32
 DEFAULTS = {
     "architecture": "gpt2", "layers": 2, "width": 64, "heads": 4, "key_value_heads": 0, "head_size": 0, "inner": 0,
-    "dropout": 0,
+    "dropout": 0, "kind": "transformer", "latent": 0, "query_latent": 0, "rotary_size": 0, "experts": 4,
+    "experts_per_token": 1, "capacity_factor": 1.25, "queue_tokens": 0, "shared_inner": 0, "dense_layers": 0,
+    "dense_inner": 0,
 }
 
 # Parameters
 
 
-def inner_of(keys):
-    return keys.inner or (4 * keys.width if keys.architecture == "gpt2" else math.ceil(8 * keys.width / 3))
+def usual_inner(keys):
+    return 4 * keys.width if keys.architecture == "gpt2" else math.ceil(8 * keys.width / 3)
+
+
+def perceptron_inner(keys, n):
+    """e of block n's perceptron, 0 if it has none."""
+    if keys.kind != "mixture":
+        return keys.inner or usual_inner(keys)
+    return keys.dense_inner or usual_inner(keys) if n < keys.dense_layers else keys.shared_inner
+
+
+def gpt2_block(keys, d, e, s):
+    a, towards_h = keys.heads * s, 0.02 / math.sqrt(2 * keys.layers)
+    block = [
+        ("ln_1.weight", (d,), 1), ("ln_1.bias", (d,), 0),
+        ("attn.c_attn.weight", (d, 3 * a), 0.02), ("attn.c_attn.bias", (3 * a,), 0),
+        ("attn.c_proj.weight", (a, d), towards_h), ("attn.c_proj.bias", (d,), 0),
+        ("ln_2.weight", (d,), 1), ("ln_2.bias", (d,), 0),
+    ]
+    return block + [
+        ("mlp.c_fc.weight", (d, e), 0.02), ("mlp.c_fc.bias", (e,), 0),
+        ("mlp.c_proj.weight", (e, d), towards_h), ("mlp.c_proj.bias", (d,), 0)] * bool(e)
+
+
+def llama_block(keys, d, e, s):
+    a, k, c, r = keys.heads * s, (keys.key_value_heads or keys.heads) * s, keys.latent, keys.rotary_size
+    of_queries = keys.query_latent or d
+    down = [("q_down_proj", (of_queries, d), 0.02), ("q_norm", (of_queries,), 1)] * bool(keys.query_latent)
+    latent = [
+        *down, ("q_up_proj", (a, of_queries), 0.02), ("q_rotary_proj", (keys.heads * r, of_queries), 0.02),
+        ("kv_down_proj", (c, d), 0.02),
+        ("kv_norm", (c,), 1), ("k_rotary_proj", (r, d), 0.02), ("k_up_proj", (a, c), 0.02), ("v_up_proj", (a, c), 0.02)]
+    plain = [("q_proj", (a, d), 0.02), ("k_proj", (k, d), 0.02), ("v_proj", (k, d), 0.02)]
+    attended = [*(latent if c else plain), ("o_proj", (d, a), 0.02)]
+    perceptron = [("gate_proj", (e, d), 0.02), ("up_proj", (e, d), 0.02), ("down_proj", (d, e), 0.02)] * bool(e)
+    return [
+        *((f"self_attn.{name}.weight", *rest) for name, *rest in attended),
+        *((f"mlp.{name}.weight", *rest) for name, *rest in perceptron),
+        ("input_layernorm.weight", (d,), 1), ("post_attention_layernorm.weight", (d,), 1)]
+
+
+def experts(keys, d, e):
+    """The last parameters of a block with experts."""
+    gate = [("gate", (keys.experts, d, e), 0.02)] * (keys.architecture == "llama")
+    return [("router.weight", (keys.experts, d), 0.02), *gate, ("inner", (keys.experts, d, e), 0.02),
+            ("outer", (keys.experts, e, d), 0.02 / math.sqrt(2 * keys.layers))]
 
 
 def shapes(keys, vocabulary, sequence):
     """(name, shape, σ or constant) of every parameter of each layer; a constant is an int."""
-    d, e, s = keys.width, inner_of(keys), keys.head_size or keys.width // keys.heads
-    a, k = keys.heads * s, (keys.key_value_heads or keys.heads) * s
+    d, s = keys.width, keys.head_size or keys.width // keys.heads
     head = [] if keys.tied_embeddings else [("lm_head.weight", (vocabulary, d), 0.02)]
     if keys.architecture == "llama":
-        embedding = [("model.embed_tokens.weight", (vocabulary, d), 0.02)]
-        block = [
-            ("self_attn.q_proj.weight", (a, d), 0.02), ("self_attn.k_proj.weight", (k, d), 0.02),
-            ("self_attn.v_proj.weight", (k, d), 0.02), ("self_attn.o_proj.weight", (d, a), 0.02),
-            ("mlp.gate_proj.weight", (e, d), 0.02), ("mlp.up_proj.weight", (e, d), 0.02),
-            ("mlp.down_proj.weight", (d, e), 0.02),
-            ("input_layernorm.weight", (d,), 1), ("post_attention_layernorm.weight", (d,), 1),
-        ]
+        embedding, block = [("model.embed_tokens.weight", (vocabulary, d), 0.02)], llama_block
         prefix, head = "model.layers", [("model.norm.weight", (d,), 1), *head]
     else:
         embedding = [("wte.weight", (vocabulary, d), 0.02), ("wpe.weight", (sequence, d), 0.01)]
-        towards_h = 0.02 / math.sqrt(2 * keys.layers)
-        block = [
-            ("ln_1.weight", (d,), 1), ("ln_1.bias", (d,), 0),
-            ("attn.c_attn.weight", (d, 3 * a), 0.02), ("attn.c_attn.bias", (3 * a,), 0),
-            ("attn.c_proj.weight", (a, d), towards_h), ("attn.c_proj.bias", (d,), 0),
-            ("ln_2.weight", (d,), 1), ("ln_2.bias", (d,), 0),
-            ("mlp.c_fc.weight", (d, e), 0.02), ("mlp.c_fc.bias", (e,), 0),
-            ("mlp.c_proj.weight", (e, d), towards_h), ("mlp.c_proj.bias", (d,), 0),
-        ]
-        prefix, head = "h", [("ln_f.weight", (d,), 1), ("ln_f.bias", (d,), 0), *head]
-    blocks = [[(f"{prefix}.{n}.{name}", *rest) for name, *rest in block] for n in range(keys.layers)]
+        prefix, head, block = "h", [("ln_f.weight", (d,), 1), ("ln_f.bias", (d,), 0), *head], gpt2_block
+    blocks = []
+    for n in range(keys.layers):
+        named = block(keys, d, perceptron_inner(keys, n), s)
+        if keys.kind == "mixture" and n >= keys.dense_layers:
+            named += experts(keys, d, keys.inner or usual_inner(keys))
+        blocks.append([(f"{prefix}.{n}.{name}", *rest) for name, *rest in named])
     return [embedding, *blocks, head]
 
 
@@ -247,46 +278,6 @@ def self_attention_backward(u, x, p, heads):
     return np.concatenate(attention_backward(u, *thirds(x), p, heads, heads), axis=-1)
 
 
-# Models
-
-
-PRODUCTS = (affine, project, attention, self_attention)
-BACKWARD = (affine_backward, project_backward, attention_backward, self_attention_backward)
-
-
-class Rounding:
-    """Calls operations: widens what they read, rounds what they return."""
-
-    def __init__(self, keys):
-        self.keys = keys
-
-    def upstream(self, u):
-        """The gradient of what a product has made."""
-        return u.astype(self.keys.products)
-
-    def __call__(self, operation, *arrays, **settings):
-        if self.keys.products != self.keys.computed:
-            return self.under_autocast(operation, arrays, settings)
-        found = operation(*(a.astype(self.keys.wide) for a in arrays), **settings)
-        if isinstance(found, tuple):
-            return tuple(a.astype(self.keys.computed) for a in found)
-        return found.astype(self.keys.computed)
-
-    def under_autocast(self, operation, arrays, settings):
-        half, dtypes = self.keys.products, [a.dtype for a in arrays]
-        product = operation in (*PRODUCTS, *BACKWARD)
-        rounded = [a.astype(half) for a in arrays] if product else arrays
-        found = operation(*(a.astype(self.keys.wide) for a in rounded), **settings)
-        several = found if isinstance(found, tuple) else (found,)
-        if operation in BACKWARD:  # dx in the dtype of x, dW in that of W, db as well
-            several = tuple(
-                a.astype(half).astype(dtype) for a, dtype in zip(several, [*dtypes[1:], F32], strict=False))
-        else:
-            dtype = half if product else max(dtypes, key=lambda dtype: dtype.itemsize)
-            several = tuple(a.astype(dtype) for a in several)
-        return several if isinstance(found, tuple) else several[0]
-
-
 def dropping(keys, places, step, layer, operation, shape):
     """What a drop does, forward and backward: a function of one array; `places` are those of samples in the batch."""
     probability = keys.dropout
@@ -296,148 +287,6 @@ def dropping(keys, places, step, layer, operation, shape):
         draws.append(np.random.Generator(bits).random(shape, dtype=F32))
     mask = np.stack(draws) >= F32(probability)
     return lambda x: x * (1.0 / (1.0 - probability)) * mask
-
-
-class Gpt2Block:
-    def __init__(self, op, drop, weights):
-        self.op, self.drop, self.w = op, drop, weights
-
-    def forward(self, h):
-        op, w = self.op, self.w
-        heads = op.keys.heads
-        self.h = h
-        self.n = op(ln, h, w[0], w[1])
-        self.qkv = op(affine, self.n, w[2], w[3])
-        self.y, self.p = op(self_attention, self.qkv, heads=heads)
-        a = op(affine, self.y, w[4], w[5])
-        self.middle = h = op(np.add, h, self.drop(4, a))
-        self.n2 = op(ln, h, w[6], w[7])
-        self.f = op(affine, self.n2, w[8], w[9])
-        self.g = op(independent.gelu, self.f)
-        m = op(affine, self.g, w[10], w[11])
-        return op(np.add, h, self.drop(10, m))
-
-    def backward(self, u):
-        """dh and the gradients of all parameters."""
-        op, w = self.op, self.w
-        heads = op.keys.heads
-        um, d10, d11 = op(affine_backward, self.drop(10, op.upstream(u)), self.g, w[10])
-        um = op(independent.gelu_backward, um, self.f)
-        um, d8, d9 = op(affine_backward, um, self.n2, w[8])
-        um, d6, d7 = op(ln_backward, um, self.middle, w[6])
-        u = op(np.add, u, um)
-        ua, d4, d5 = op(affine_backward, self.drop(4, op.upstream(u)), self.y, w[4])
-        ua = op(self_attention_backward, ua, self.qkv, self.p, heads=heads)
-        ua, d2, d3 = op(affine_backward, ua, self.n, w[2])
-        ua, d0, d1 = op(ln_backward, ua, self.h, w[0])
-        return op(np.add, u, ua), [d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11]
-
-
-class LlamaBlock:
-    def __init__(self, op, drop, weights):
-        self.op, self.drop, self.w = op, drop, weights
-        self.heads = op.keys.heads
-        self.groups = op.keys.key_value_heads or self.heads
-
-    def forward(self, h):
-        op, (wq, wk, wv, wo, wg, wu, wd, w_in, w_post) = self.op, self.w
-        self.h = h
-        self.n = op(rms, h, w_in)
-        q, k, self.v = op(project, self.n, wq), op(project, self.n, wk), op(project, self.n, wv)
-        self.q, self.k = op(turned, q, heads=self.heads), op(turned, k, heads=self.groups)
-        self.y, self.p = op(attention, self.q, self.k, self.v, heads=self.heads, groups=self.groups)
-        a = op(project, self.y, wo)
-        self.middle = h = op(np.add, h, self.drop(8, a))
-        self.n2 = op(rms, h, w_post)
-        self.gate = op(project, self.n2, wg)
-        self.s = op(silu, self.gate)
-        self.up = op(project, self.n2, wu)
-        self.z = op(np.multiply, self.s, self.up)
-        m = op(project, self.z, wd)
-        return op(np.add, h, self.drop(16, m))
-
-    def backward(self, u):
-        op, (wq, wk, wv, wo, wg, wu, wd, w_in, w_post) = self.op, self.w
-        uz, dwd = op(project_backward, self.drop(16, op.upstream(u)), self.z, wd)
-        us, uu = op(np.multiply, uz, self.up), op(np.multiply, uz, self.s)
-        from_up, dwu = op(project_backward, uu, self.n2, wu)
-        from_gate, dwg = op(project_backward, op(silu_backward, us, self.gate), self.n2, wg)
-        un, d_post = op(rms_backward, op(np.add, from_up, from_gate), self.middle, w_post)
-        u = op(np.add, u, un)
-        ua, dwo = op(project_backward, self.drop(8, op.upstream(u)), self.y, wo)
-        uq, uk, uv = op(
-            attention_backward, ua, self.q, self.k, self.v, self.p, heads=self.heads, groups=self.groups
-        )
-        uk = op(turned, uk, heads=self.groups, back=True)
-        uq = op(turned, uq, heads=self.heads, back=True)
-        from_v, dwv = op(project_backward, uv, self.n, wv)
-        from_k, dwk = op(project_backward, uk, self.n, wk)
-        from_q, dwq = op(project_backward, uq, self.n, wq)
-        un = op(np.add, op(np.add, from_v, from_k), from_q)
-        un, d_in = op(rms_backward, un, self.h, w_in)
-        return op(np.add, u, un), [dwq, dwk, dwv, dwo, dwg, dwu, dwd, d_in, d_post]
-
-
-BLOCKS = {"gpt2": Gpt2Block, "llama": LlamaBlock}
-
-
-def contribution(keys, layers, x, targets, batch):
-    """The loss of a micro-batch, and of each layer down to the lowest that is trained its gradients, as computed.
-
-    `batch` has the step, the places of these samples in it, how many of its tokens are judged, and the loss scale.
-    """
-    op = Rounding(keys)
-    weights = [[p.computed for p in layer] for layer in layers]
-    last = len(layers) - 1
-    gpt2 = keys.architecture == "gpt2"
-
-    def dropper(layer):
-        def drop(operation, a):
-            if not keys.dropout:
-                return a
-            return op(dropping(keys, batch.places, batch.step, layer, operation, a.shape[1:]), a)
-
-        return drop
-
-    drop = dropper(0)
-    h = op(lambda table: table[x], weights[0][0])
-    if gpt2:
-        h = op(lambda h, wpe: h + wpe[: h.shape[1]], h, weights[0][1])
-    h = drop(2 if gpt2 else 1, h)
-    blocks = [BLOCKS[keys.architecture](op, dropper(i), weights[i]) for i in range(1, last)]
-    for block in blocks:
-        h = block.forward(h)
-    *norm, matrix = [*weights[last], weights[0][0]] if keys.tied_embeddings else weights[last]
-    n = op(ln if gpt2 else rms, h, *norm)
-    o = rows(op(project, n, matrix))
-
-    wide, labels = o.astype(keys.output).astype(keys.wide), targets.ravel()
-    judged = labels != -1
-    loss, of_judged = independent.cross_entropy(wide[judged], labels[judged], batch.judged)
-    u = np.zeros_like(wide)
-    u[judged] = of_judged
-    if batch.scale != 1.0:
-        u *= batch.scale
-    u = u.astype(keys.output).astype(keys.computed).reshape(*x.shape, -1)
-
-    gradients = {}
-    lowest = min(set(range(len(layers))) - set(keys.frozen), default=len(layers))
-    if lowest > last:
-        return loss, gradients
-    u, of_matrix = op(project_backward, u, n, matrix)
-    u, *of_norm = op(ln_backward if gpt2 else rms_backward, u, h, norm[0])
-    gradients[last] = of_norm if keys.tied_embeddings else [*of_norm, of_matrix]
-    for i in range(last - 1, max(lowest, 1) - 1, -1):
-        u, gradients[i] = blocks[i - 1].backward(u)
-    if lowest == 0:
-        u = drop(2 if gpt2 else 1, u)
-        table = op(embed_backward, u, x=x, vocabulary=len(matrix))
-        if keys.tied_embeddings:
-            table = op(np.add, of_matrix, table)
-        gradients[0] = [table]
-        if gpt2:
-            gradients[0].append(op(positions_backward, u, sequence=len(weights[0][1])))
-    return loss, gradients
 
 
 def embed_backward(u, x, vocabulary):
@@ -450,18 +299,3 @@ def positions_backward(u, sequence):
     table = np.zeros((sequence, u.shape[-1]), u.dtype)
     table[: u.shape[1]] = np.sum(u, axis=0)
     return table
-
-
-def train(x, y, **given):
-    """As `independent.train`, of tokens below `vocabulary`."""
-    keys = independent.settled(**DEFAULTS | given)
-
-    def contributions(layers, step, batch, scale):
-        judged, found = int(np.sum(y[batch] != -1)), []
-        for m, at in enumerate(batch):
-            places = range(m * keys.micro_batch, (m + 1) * keys.micro_batch)
-            here = SimpleNamespace(step=step, places=places, judged=judged, scale=scale)
-            found.append(contribution(keys, layers, x[at], y[at], here))
-        return found
-
-    return independent.trained(keys, len(x), initial_layers(keys, keys.vocabulary, x.shape[1]), contributions)

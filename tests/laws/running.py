@@ -1,7 +1,7 @@
 """All that the laws know of the package's inside: the keys of a scenario, a run in one process, its rows and figures.
 
-Settings are a flat dict, `{"world.ranks": 4, "train.optimizer": "adam"}`. `data.loud` is no key of a scenario: the
-drawn samples are multiplied by it.
+Settings are a flat dict, `{"world.ranks": 4, "train.optimizer": "adam"}`. Two keys are of no scenario: the drawn
+samples are multiplied by `data.loud`, and a share `data.uncounted` of the targets of sequences does not count.
 """
 
 import hashlib
@@ -52,9 +52,9 @@ DEFAULTS: dict[str, Any] = {f"{section}.{key.name}": getattr(of(), key.name)
 def prepared(settings: Mapping[str, Any]) -> Experiment:
     """The experiment of drawn settings, on drawn samples; raises `Refused` where the package does."""
     document = in_tables(settings)
-    loud = document.pop("data", {}).get("loud", 1)
+    drawing = document.pop("data", {})
     scenario = load(document)
-    return prepare(scenario, samples(scenario, loud))
+    return prepare(scenario, samples(scenario, **drawing))
 
 
 def planned(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def in_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return document
 
 
-def samples(scenario: Scenario, loud: float) -> Dataset:
+def samples(scenario: Scenario, loud: float = 1, uncounted: float = 0) -> Dataset:
     """Random samples; the first feature is always 0, so that some gradients are."""
     random, model = np.random.default_rng(0), scenario.model
     if model.kind == "mlp":
@@ -79,7 +79,9 @@ def samples(scenario: Scenario, loud: float) -> Dataset:
         x[:, 0] = 0
         return Dataset(x, random.integers(0, 3, 40), None, None, 3)
     tokens = random.integers(0, model.vocabulary, (24, model.sequence + 1)).astype(np.int8)
-    return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, model.vocabulary, "abcdefghij"[: model.vocabulary])
+    x = tokens[:, :-1].copy()
+    tokens[:, 1:][uncounted > random.random((24, model.sequence))] = -1
+    return Dataset(x, tokens[:, 1:], None, None, model.vocabulary, "abcdefghij"[: model.vocabulary])
 
 
 def read(path: Path) -> None:
@@ -132,7 +134,8 @@ def figures(row: Measurement) -> dict[str, Any]:
     losses = hashlib.sha256(b"".join(loss.tobytes() for loss in row.losses)).hexdigest()
     return {
         "weights": row.weights_sha256[:16], "optimizer": row.optimizer_sha256[:16],
-        "losses": losses[:16], "sent": [rank.sent_bytes for rank in row.traffic],
+        "losses": losses[:16], "loss": [float(loss[0]) for loss in row.losses],
+        "sent": [rank.sent_bytes for rank in row.traffic],
         "messages": [rank.messages for rank in row.traffic],
         "kept": [sum(rank.resting_bytes.values()) for rank in row.memory],
         "peaks": [(rank.peak_bytes, rank.host_peak_bytes, rank.moved_bytes) for rank in row.memory],

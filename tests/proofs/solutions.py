@@ -18,7 +18,7 @@ def zero2_each_part_step(replica, batch):
         activations = [x]
         for unit in replica.units:
             activations = tape.forward(unit, weights[unit], activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, [y], batch.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, [y], batch.counted, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
             gradient = replica.reduce_scatter(unit, gradient)

@@ -27,6 +27,7 @@ VALUES = {
     "train.warmup_steps": (9,), "model.frozen": ([0], [9]), "parallel.recompute": (False, True, [9]),
     "parallel.units": ([[0], [1]], [[1], [0]]), "parallel.bucket_mb": (1e-6, 1.0),
     "parallel.pipeline_layers": ([1, 9],), "parallel.stages": (["zero3"], ["ddp"]), "check.same_bits_on": ([3], [8]),
+    "check.process_memory": (True,),
     "parallel.reduce_scatter": ("halving", "ring"), "parallel.all_gather": ("doubling", "ring"),
 }
 NUMBERS = (0, 1, 2, 3)
@@ -35,7 +36,7 @@ NUMBERS = (0, 1, 2, 3)
 def values(key):
     """What a key is set to: nothing, and some of what it may hold."""
     some = [1.5] if key in ("check.volumes",) else [7]
-    rows = [some] if key.startswith("check.") and key != "check.same_bits_on" else None
+    rows = [some] if key.startswith("check.") and key not in VALUES else None
     return (None, *(rows or VALUES.get(key) or KEYS.get(key) or NUMBERS))
 
 

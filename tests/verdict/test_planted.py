@@ -1,6 +1,6 @@
 """Faults planted in what a rank holds, sends and takes: each must fail the run, and only the row that has it."""
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
+from zerosim.training.program import Run
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}
@@ -268,7 +269,9 @@ def test_what_is_held_before_the_first_step_is_no_part_of_a_peak(monkeypatch):
 def test_every_kind_reaches_its_bound_at_the_peak(keys):
     for stage in outcome_of(**keys).trained:
         for measured, due in stage.memory:
-            assert {kind: measured.peak_bytes[kind] for kind in due.peak_bytes} == due.peak_bytes == due.least_bytes
+            assert {kind: measured.peak_bytes[kind] for kind in due.least_bytes} == due.least_bytes
+            assert {**due.peak_bytes, **due.least_bytes} == due.peak_bytes
+            assert {*MEMORY_KINDS} <= {*due.least_bytes}
 
 
 @pytest.mark.parametrize(("kind", "rank"), [("buffers", 0), ("activations", 2)])
@@ -396,3 +399,75 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
 
     plant(monkeypatch, "zero1", miscounts)
     fails(outcome_of(stages=("zero1",)), "of rank 1; ")
+
+
+# Every figure that is judged.
+
+
+def numbers(value, path=()):
+    """Every whole number in a value, with the way to it."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict | list | tuple):
+        for key, inside in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inside, (*path, key))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield path
+
+
+def one_off(value, path, by):
+    """A copy of a value whose number at the end of a way is off by so much."""
+    if not path:
+        return value + by
+    key, *rest = path
+    if is_dataclass(value):
+        return replace(value, **{key: one_off(getattr(value, key), rest, by)})
+    if isinstance(value, dict):
+        return {**value, key: one_off(value[key], rest, by)}
+    return type(value)(one_off(inside, rest, by) if number == key else inside for number, inside in enumerate(value))
+
+
+NOT_DUE = {"rank", "alive_bytes", "resident_bytes", "padding_bytes", "curve", "least_bytes"}
+"""What is measured and not due: numbers of ranks, what the system says, a curve, and bounds."""
+AT_MOST = {"owners", "held_as_began"}
+"""Figures that may be lower than what is due: the sums of owners are held from below too."""
+MANY = {"frozen": (0,), "offload_optimizer": "host", "recompute": (1,), "clip_norm": 0.5, "precision": "bf16"}
+
+
+@pytest.mark.parametrize("keys", [{"stages": ("zero3",)}, {"stages": ("ddp",), "overlap": True},
+                                  {"stages": ("zero2",), **MANY}], ids=str)
+def test_every_judged_figure_that_is_one_off_fails(keys):
+    (row,), judged = outcome_of(**keys).trained, set()
+    assert row.failures == []
+    due = {path[1:] for path in numbers(row.due.memory[0].held_as_began, (0, "held_as_began"))}
+    for what in ("traffic", "memory", "operations", "updates"):
+        measured = getattr(row.measured, what)
+        for path in [()] if what == "updates" else numbers(measured):
+            names = {name for name in path if isinstance(name, str)}
+            unordered = path[1:] == ("peak_bytes", "total") and "total" not in row.due.memory[0].least_bytes
+            unasked = "held_as_began" in names and path[1:] not in due
+            if names & NOT_DUE or path[1:] == ("calls",) or unasked or unordered:
+                continue
+            for by in (1, -1)[: 1 if names & AT_MOST else 2]:
+                off = replace(row, measured=replace(row.measured, **{what: one_off(measured, path, by)}))
+                assert off.failures, (what, path, by)
+                judged |= names
+    assert judged >= {
+        "sent_bytes", "received_bytes", "messages", "largest_message_bytes", "by_collective", "calls", "between_bytes",
+        "resting_bytes", "peak_bytes", "owners", "at_rest", "forward", "backward", "recomputation", "total"} - (
+            {"total"} if "overlap" in keys else set())
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero2"])
+def test_a_loss_that_is_off_by_its_last_bit_fails(monkeypatch, name):
+    honest = Run.total
+
+    def total(run, partial_loss):
+        loss = honest(run, partial_loss)
+        return np.nextafter(loss, np.float32(9)) if (len(run.losses), run.comm.rank) == (1, 1) else loss
+
+    monkeypatch.setattr(Run, "total", total)
+    outcome = outcome_of(stages=(name,))
+    fails(outcome, "bits differ")
+    first = outcome.trained[0].first_divergence
+    assert (first.parameter, first.step, first.rank, first.ulps) == ("loss", 2, 1, 1)

@@ -11,18 +11,26 @@ from tests.pages import page_of, printed
 from tests.training import labelled, run, sabotaged, scenario
 from tests.training.checkpointing import go
 from zerosim.autograd.tape import left_to_right
-from zerosim.collectives import ring
+from zerosim.collectives import ALGORITHMS, ring
+from zerosim.collectives.own import collective
 from zerosim.core.comm import left, right
+from zerosim.core.parts import Named
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
 from zerosim.stages import STAGES
 from zerosim.stages.adding import ADDITIONS, in_order, itself
+from zerosim.verdict import flows, traffic
 from zerosim.verdict.diagnosis import ulps_apart
+
+
+def instead_of(name, function):
+    """`function` in the row of an algorithm, whose closed form it should then send."""
+    return replace(ALGORITHMS[name], function=function).carry_out
 
 
 def plant(monkeypatch, reduce_scatter):
     """Let stages add by another reduce-scatter than the ring's."""
-    planted = in_order(left_to_right, reduce_scatter, itself)
+    planted = in_order(left_to_right, instead_of("ring.reduce_scatter", reduce_scatter), itself)
     monkeypatch.setitem(ADDITIONS, "ring", planted)
 
 
@@ -47,11 +55,50 @@ def test_a_stale_gathered_weight_is_caught(monkeypatch):
         elif last_layer:
             chunks.flat[:] = stale[0]
 
-    monkeypatch.setitem(ADDITIONS, "ring", replace(ADDITIONS["ring"], all_gather=all_gather))
+    monkeypatch.setitem(ADDITIONS, "ring", replace(
+        ADDITIONS["ring"], all_gather=instead_of("ring.all_gather", all_gather)))
     stage = only_stage(run(stages=("zero3",)))
     assert stage.equal is False
     assert stage.first_divergence.step == 3
     assert stage.first_divergence.parameter == "loss"
+
+
+def twice_around(comm, chunks):
+    """A ring's all-gather that goes round twice: its result is right."""
+    for step in range(2 * comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 1) % comm.size], source=left(comm))
+
+
+@pytest.fixture
+def unrecorded():
+    """Flows that are recorded anew before a test and after it."""
+    def forget():
+        for known in (flows.recorded, flows.by_formula, traffic.tape_flow):
+            known.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize("rows", [{}, {"bucket_mb": 0.00004}, {"tensor_ranks": 2, "hidden": (6, 4)}], ids=str)
+def test_a_shipped_collective_that_sends_everything_twice_is_caught_in_every_row(monkeypatch, unrecorded, rows):
+    """Its code is swapped in place, so that whatever records it sees the same: the closed form does not."""
+    monkeypatch.setattr(ring.all_gather, "__code__", twice_around.__code__)
+    outcome = run(stages=("ddp", "zero1", "zero3"), steps=2, **{"ranks": 4, "micro_batches": 8, **rows})
+    assert {row.equal for row in outcome.trained} == {True}
+    assert [name for name, what in outcome.failures if "bytes sent are not the formula's" in what] == [
+        row.name for row in outcome.trained]
+
+
+@pytest.mark.parametrize(("declared", "words"), [
+    (lambda ranks: ranks - 1, "sends 5 chunks on average, and chunks_sent declares 2 on 3 ranks"), (None, None)])
+def test_a_users_collective_is_held_to_the_chunks_that_it_declares(declared, words):
+    row = collective(chunks_sent=declared)(twice_around)
+    row = replace(row, name="mine.py:twice", collective="all_gather")
+    failures = run(stages=("zero3",), steps=2, all_gather=Named("mine.py:twice", row, "")).failures
+    assert failures == ([("Stage III", f"mine.py:twice {words}")] if words else [])
 
 
 STAGES_HONEST = dict(STAGES)

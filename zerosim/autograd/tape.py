@@ -136,7 +136,7 @@ class Tape:
     >>> (unit,), tape = mlp(2, [], 1, "relu", "mean_squared_error").units, Tape()
     >>> weights = np.array([1.0, 2.0, 0.5])         # W = [[1, 2]], b = [0.5]
     >>> outputs = tape.forward(unit, weights, [np.array([[1.0, 1.0]])])
-    >>> loss, upstreams = tape.loss("mean_squared_error", outputs, [np.array([[1.5]])], samples=1)
+    >>> loss, upstreams = tape.loss("mean_squared_error", outputs, [np.array([[1.5]])], count=1)
     >>> float(loss[0]), tape.backward(unit, weights, upstreams)
     (4.0, ([], array([4., 4., 4.])))
     """
@@ -214,13 +214,13 @@ class Tape:
         name: str,
         outputs: Sequence[Array],
         targets: Sequence[Array],
-        samples: int,
+        count: int,
         total: Total = None,
     ) -> tuple[Total, list[Array]]:
         """The loss, added to `total` if given, and ∂L/∂output for each micro-batch.
 
-        `name` is a key of `LOSSES`. `samples` counts the global batch, over all ranks: each micro-batch is scaled by
-        its inverse, so nothing is divided after the sum.
+        `name` is a key of `LOSSES`. `count` is the number of targets that count in the step, over all ranks, as
+        `Batch.counted` has it: each micro-batch is scaled by its inverse, so nothing is divided after the sum.
         """
         upstreams, precise = [], Precise(self.allocate, "loss")
         for output, target in zip(outputs, targets, strict=True):
@@ -228,7 +228,7 @@ class Tape:
             dtype, wide = cast.dtype, precise.widened(cast)
             del cast
             contribution, upstream = self.perform(
-                None, LOSSES[name], wide, target, samples, empty=precise.empty, **self.loss_over)
+                None, LOSSES[name], wide, target, count, empty=precise.empty, **self.loss_over)
             del wide
             if self.loss_scale != 1.0:
                 upstream *= self.loss_scale

@@ -12,6 +12,7 @@ Source: "MPI: A Message-Passing Interface Standard", chapter "Collective Communi
 under its own name.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,25 @@ class CollectiveKind:
         """
         size = len(vectors)
         return [split(vectors[source], size)[its] for source, its in self.sources(rank, chunk, size, root)]
+
+    def least_chunks(self, size: int, root: int = 0) -> int:
+        """The fewest chunks that all ranks together can send.
+
+        The contributions to a chunk meet at some rank, and the sum reaches its holders from there: every other
+        contributor sends it at least once, and every other holder receives it once more. That makes
+        contributors + holders − 1 messages, or one fewer if some rank is both.
+
+        Source for all-reduce: Patarasuk and Yuan (2009), section 2.
+
+        >>> [COLLECTIVE_KINDS[name].least_chunks(4) for name in ("all_reduce", "reduce_scatter", "broadcast")]
+        [24, 12, 12]
+        """
+        holders: defaultdict[tuple[tuple[int, int], ...], set[int]] = defaultdict(set)
+        for rank in range(size):
+            for chunk in self.filled(rank, size, root):
+                holders[tuple(self.sources(rank, chunk, size, root))].add(rank)
+        return sum(len(contributors) + len(holding) - 1 - bool(contributors & holding)
+                   for sources, holding in holders.items() for contributors in [{rank for rank, _ in sources}])
 
 
 def cut(vector: Any, size: int, part: slice | None) -> Any:

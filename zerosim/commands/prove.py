@@ -11,6 +11,7 @@ from zerosim.proofs.proof import MOST_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
+MOST_ELEMENTS = 1 << 16
 LONG = 100
 """The number of ranks beyond which a proof takes more than a few seconds."""
 
@@ -23,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=whole_numbers(1, MOST_RANKS), default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
+    parser.add_argument(
+        "--elements", type=whole_numbers(0, MOST_ELEMENTS), metavar="N",
+        help="the lengths of the vectors that are tried; default: several short ones, of your own function also long "
+             "ones")
     add_collective(parser)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
 
@@ -32,4 +37,4 @@ def main(arguments: argparse.Namespace) -> int:
     if max(arguments.ranks) > LONG:
         show_words(standard_output(arguments), f"More than {LONG} ranks may take minutes; Ctrl-C interrupts the proof")
     return conclude(arguments, proved(
-        arguments.subject, arguments.ranks, arguments.collective, arguments.ranks_per_host))
+        arguments.subject, arguments.ranks, arguments.collective, arguments.ranks_per_host, arguments.elements))

@@ -271,6 +271,7 @@ def command(case: Case) -> str:
         return f"zs.show({subject.name}, ranks={case.size})"
     drawn = "show" if case.count == case.size else "prove"
     options = [f"--ranks {case.size}"]
+    options += [f"--elements {case.count}"] * (case.count > 2 * case.size + 1)
     options += [f"--root {case.root}"] * (drawn == "show" and subject.kind.rooted)
     options += [f"--as {subject.collective}"] * (subject.algorithm is None and collective_in(subject.name) is None)
     return " ".join(["zerosim", drawn, where, *options])

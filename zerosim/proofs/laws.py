@@ -2,8 +2,8 @@
 
 A law is a function of an `Examined` and of an example `x`; it returns two sides, which must be equal, byte for byte.
 One side is the function's, the other is computed by a proved algorithm of ours, or by NumPy. If the two may add in
-different orders, the values are such that order does not matter ("exact"); if nothing is added, values are of every
-kind, NaN included.
+different orders, the values are such that order does not matter (`ONE_SUM`); if nothing is added, or the order is
+declared, values are of every kind, NaN included. Where numbers are added all NaNs are alike, see `values.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,25 +30,25 @@ def those(such: Callable[[CollectiveKind], bool]) -> list[str]:
 # Compositions: one collective equals two others in sequence.
 
 
-@law("all_reduce", reductions=True)
+@law("all_reduce", reductions=True, values=strategies.ONE_SUM)
 def all_reduce_is_all_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
     """all-reduce is reduce-scatter, then all-gather"""
     return examined(x), ours(x, "ring.reduce_scatter", "ring.all_gather")
 
 
-@law("all_reduce", reductions=True)
+@law("all_reduce", reductions=True, values=strategies.ONE_SUM)
 def all_reduce_is_broadcast_after_reduce(examined: Examined, x: Example) -> Sides:
     """all-reduce is reduce to one rank, then broadcast from there"""
     return examined(x), ours(x, "tree.reduce", "tree.broadcast")
 
 
-@law("reduce_scatter", reductions=True)
+@law("reduce_scatter", reductions=True, values=strategies.ONE_SUM)
 def reduce_scatter_is_scatter_after_reduce(examined: Examined, x: Example) -> Sides:
     """reduce-scatter is reduce to one rank, then scatter from there"""
     return examined(x), ours(x, "tree.reduce", "tree.scatter")
 
 
-@law("reduce", reductions=True)
+@law("reduce", reductions=True, values=strategies.ONE_SUM)
 def reduce_is_gather_after_reduce_scatter(examined: Examined, x: Example) -> Sides:
     """reduce is reduce-scatter, then gather on the root"""
     return examined(x), ours(x, "direct.reduce_scatter", "naive.gather")
@@ -106,7 +106,7 @@ def is_linear(examined: Examined, x: Example) -> Sides:
     return of_both, [None if of_x is None else 2 * of_x + of_1 for of_x, of_1 in of_each]
 
 
-@law(*those(lambda kind: kind.sources is of_everyone), reductions=True)
+@law(*those(lambda kind: kind.sources is of_everyone), reductions=True, values=strategies.ONE_SUM)
 def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
     """sums do not depend on which rank holds which vector"""
     permutation = np.random.default_rng(x.seed).permutation(x.size)
@@ -115,7 +115,7 @@ def ranks_may_be_permuted(examined: Examined, x: Example) -> Sides:
 
 @law(*those(lambda kind: kind.agreeing), values=(*strategies.ARITHMETIC, "special"))
 def every_rank_holds_the_same_bytes(examined: Examined, x: Example) -> Sides:
-    """the ranks agree to the last bit, ±0 and NaN included"""
+    """the ranks agree to the last bit, the sign of 0 included; sums that are NaN are alike"""
     results = examined(x)
     return results, [results[0]] * x.size
 
@@ -137,7 +137,13 @@ def results_stay_as_they_are(examined: Examined, x: Example) -> Sides:
     return [pair and pair[1] for pair in seen], [pair and pair[0] for pair in seen]
 
 
-@law(*those(lambda kind: kind.reducing), values=("symbols",), needs="order=")
+@law(*COLLECTIVES, values=strategies.BYTES, needs="an array that it returns")
+def results_have_memory_of_their_own(examined: Examined, x: Example) -> Sides:
+    """a result shares no memory with the argument"""
+    return [seen.shares for seen in examined.seen(x)], [False] * x.size
+
+
+@law(*those(lambda kind: kind.reducing), values=("symbols", *strategies.ARITHMETIC, "full", "special"), needs="order=")
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the declared order"""
     assert examined.order is not None

@@ -11,6 +11,7 @@ declarations and without a body.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,16 +21,16 @@ import numpy as np
 
 from zerosim.collectives import Algorithm
 from zerosim.collectives.own import SERVING
-from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Named
 from zerosim.core.parts.signature import as_source
 from zerosim.models.units import Model, ModelKind, Task
 from zerosim.models.users_model import as_model, check_layers
-from zerosim.proofs.case import expected_terms
+from zerosim.observe.process import FRAMES, STEP_BYTES, made_by, traced
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim, tried
 from zerosim.proofs.ended import endless_loop, in_file, raised
+from zerosim.proofs.numbers import wrong_on_numbers
 from zerosim.proofs.proof import prove
 from zerosim.proofs.stage_cause import Log, first_unlike, recording
 from zerosim.proofs.subject import Subject, subject
@@ -37,6 +38,7 @@ from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, 
 from zerosim.scenario.data import Dataset, load_dataset
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.optimizers import Optimizer
+from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.users_optimizer import declared, wrong
 from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
@@ -45,7 +47,6 @@ from zerosim.training.one_function import computed, differences, some_batch, som
 from zerosim.verdict.diagnosis import Divergence, place_in_words
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RowOutcome
-from zerosim.worlds.local import spawn
 
 TRAINED = "every stage trains with it to the bits of one process"
 DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
@@ -109,8 +110,10 @@ def collective_claims(name: str, examined: Subject) -> list[Claim]:
     sizes = [size for size in RANKS if examined.serves(size)]
     claims = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
                    partial(unproved, examined, sizes), first=True)]
-    if examined.takes_reduction:
-        claims.append(Claim("it reduces with the given function", partial(reduces_otherwise, examined)))
+    what = "adds" if examined.kind.reducing else "moves"
+    claims.append(Claim(
+        f"it {what} numbers of every dtype, short and long, subnormal, infinite and NaN, as due to the bit, and leaves "
+        "its argument alone", partial(wrong_on_numbers, examined, sizes)))
     if examined.collective in SERVING and examined.manner == "in place" and examined.declared is not None:
         row = replace(examined.declared, name=name, collective=examined.collective)
         keys: dict[str, Any] = {examined.collective: Named(name, row, "")}
@@ -133,28 +136,11 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
     return None
 
 
-def reduces_otherwise(examined: Subject) -> str | None:
-    """The complaint if the function ignores `reduce`."""
-    vectors = [np.array([(7 * rank + 3 * element) % 5 for element in range(3)]) for rank in range(3)]
-
-    def reduced(comm: Communicator) -> Any:
-        vector = vectors[comm.rank].copy()
-        examined(comm, vector, 0, np.maximum)
-        return vector
-
-    left = spawn(reduced, 3)
-    for (rank, element), terms in expected_terms(examined.kind, 3, 3, 0).items():
-        most = max(vectors[term.rank][term.element] for term in terms)
-        if left[rank][element] != most:
-            return (f"on 3 ranks with reduce=np.maximum: rank {rank} has {left[rank][element]} in element {element}; "
-                    f"the maximum of all is {most}")
-    return None
-
-
 # Stages.
 
 TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
-    ("it trains to the bits of one process, with the bytes and the memory of the formulas", {}),
+    ("it trains to the bits of one process, sends the bytes of the formulas, and has their memory in arrays of "
+     "zerosim's allocator", {}),
     ("also where each micro-batch is reduced by itself", {"parallel": {"accumulation": "micro_batch"}}),
     ("also where the ranks do not divide the layers",
      {"ranks": 3, "model": ModelKeys(hidden=(5, 4), activation="tanh")}),
@@ -164,8 +150,43 @@ TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
-    return [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
-            for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
+    trials = [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
+              for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
+    return [*trials, Claim(
+        "what its file allocates by itself does not outlive a step", partial(outlives, name, part))]
+
+
+def outlives(name: str, part: Stage) -> str | None:
+    """The line of its file whose arrays or objects are alive after the last step, on the rank that ends it last."""
+    file, lines, steps = part.step.__code__.co_filename, list[Counter[int]](), 4
+
+    def watched(replica: Replica, batch: Batch) -> Any:
+        loss = part.step(replica, batch)
+        if batch.step == steps:
+            lines.append(made_by(file))
+        return loss
+
+    scenario = stage_scenario(Named(name, replace(part, step=watched), ""), 2, ModelKeys(hidden=(64, 64)), steps=steps)
+    with traced(FRAMES):
+        run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS)
+    (line, kept), = min(lines, key=Counter.total).most_common(1) or [(0, 0)]
+    return (f"{kept:,} B allocated in line {line} are alive after step {steps} of 2 ranks; what a stage keeps belongs "
+            "into arrays of replica.allocate, which are counted") if kept > STEP_BYTES else None
+
+
+def stage_scenario(
+    stage: Any, ranks: int, model: ModelKeys, parallel: dict[str, Any] | None = None, *, steps: int = 2, **train: Any
+) -> Scenario:
+    """A small training by a stage."""
+    return Scenario(
+        world=WorldKeys(ranks), model=model, check=Check(reference=True),
+        train=Train(steps=steps, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train),
+        parallel=Parallel(**{"stages": (stage,), "accumulation": "layered", **(parallel or {})}))
+
+
+RANDOM = np.random.default_rng(0)
+SAMPLES_OF_A_STAGE = Dataset(
+    RANDOM.standard_normal((24, 3)).astype(np.float32), RANDOM.integers(0, 2, 24), None, None, 2)
 
 
 def trains_otherwise(
@@ -173,18 +194,11 @@ def trains_otherwise(
     parallel: dict[str, Any] | None = None,
 ) -> str | None:
     """The first failed check of a small training, and the first call that differs from the shipped stage's."""
-    scenario = Scenario(
-        world=WorldKeys(ranks), model=model or ModelKeys(hidden=(7,), activation="tanh"), check=Check(reference=True),
-        train=Train(steps=2, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train or {}),
-        parallel=Parallel((), accumulation="layered"))
-
-    random = np.random.default_rng(0)
-    samples = Dataset(random.standard_normal((24, 3)).astype(np.float32), random.integers(0, 2, 24), None, None, 2)
-
     def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
         step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
-        named = replace(scenario, parallel=replace(scenario.parallel, stages=(step,), **parallel or {}))
-        (row,) = run_locally(prepare(named, samples), limit_seconds=PATIENCE_SECONDS).rows
+        keys = model or ModelKeys(hidden=(7,), activation="tanh")
+        scenario = stage_scenario(step, ranks, keys, parallel, **train or {})
+        (row,) = run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS).rows
         return row
 
     log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename

@@ -4,21 +4,18 @@ After a run, an element holds a tree of terms. The claims of a collective say wh
 declared order says in which tree. Since receives name their sources, one run stands for all schedules; it is made
 twice, with buffered sends and with sends that wait for their receivers.
 
-The chunks that a collective sends are counted beside the least that any algorithm for it can send.
-
-    chunks    the elements of all messages of all ranks, in a run whose chunks have one element each
-    least     the contributions to an element meet at some rank, and the sum reaches its holders from there: every other
-              contributor sends it at least once, and every other holder receives it once more. That makes
-              contributors + holders − 1 messages, or one fewer if some rank is both
+The chunks that a collective sends, those of all messages of all ranks in a run whose chunks have one element each, are
+counted beside the least that any algorithm for it can send. Fewer are a fault: something else than messages moved data.
 
 For a user's function two orders are equal if they differ only by `a + b` and `b + a`: IEEE addition commutes. Our own
 algorithms are compared with the declared tree including its operands, because of NaN payloads.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +57,6 @@ class SentChunks(NamedTuple):
 def sent_in(case: Case) -> SentChunks:
     """The messages and chunks of a run with one element in each chunk.
 
-    Source of the least for all-reduce: Patarasuk and Yuan (2009), section 2.
-
     >>> from zerosim.proofs.subject import named_subject
     >>> for name in ("ring.all_reduce", "naive.all_reduce", "tree.broadcast"):
     ...     subject = named_subject(name)
@@ -70,17 +65,15 @@ def sent_in(case: Case) -> SentChunks:
     24 chunks in 6 messages and 6 rounds; 24 chunks is the least
     12 chunks in 3 messages and 2 rounds; 12 chunks is the least
     """
-    holders: defaultdict[tuple[Term, ...], set[int]] = defaultdict(set)
-    for (rank, _), terms in case.expected.items():
-        holders[terms].add(rank)
-    least = sum(len(contributors) + len(holding) - 1 - bool(contributors & holding)
-                for terms, holding in holders.items() for contributors in [{term.rank for term in terms}])
-    chunks = sum(len(message.carried) for message in case.messages)
+    chunks, least = sum(len(message.carried) for message in case.messages), case.subject.kind.least_chunks(case.size)
     return SentChunks(case.size, len(case.messages), case.recording.rounds, chunks, least)
 
 
 SMALL = 16
 """The most ranks for which a proof also tries vectors that do not divide evenly."""
+
+LONG, LONGER = (33, 129, 1025), 2
+"""The least lengths of the drawn vectors, and the factor up to which they are drawn."""
 
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
@@ -130,19 +123,16 @@ class Proof:
 def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> Proof:
     """The proof that every contribution is there once, in its place, in the declared order, the same on every rank.
 
-    It tries one element for each rank, up to `SMALL` ranks also lengths that `size` does not divide; every
-    root (beyond `SMALL`, three of them); buffered sends and rendezvous. `lengths` replace these lengths.
+    It holds for all values, and for the lengths that it tries: one element for each rank and those of `tried_lengths`,
+    or `lengths` instead; every root (beyond `SMALL`, three of them); buffered sends and rendezvous.
 
     >>> from zerosim.proofs.subject import named_subject
     >>> proof = prove(named_subject("ring.all_reduce"), 3)
     >>> proof.holds, proof.order, proof.held[2][0]
     (True, 'declared', ((g1 + g2) + g0))
     """
-    if lengths is None and subject.even:
-        lengths = [size, 2 * size]
-    elif lengths is None:
-        lengths = [size] if size > SMALL else sorted({size, 2 * size + 1, 1, 0}, key=lambda n: (n != size, n))
-    proof = Proof(subject, size, lengths=[*lengths])
+    more = tried_lengths(subject, size) if lengths is None else lengths
+    proof = Proof(subject, size, lengths=[*dict.fromkeys((size, *more))])
     for count in proof.lengths:
         for root in roots(subject, size):
             examine(proof, count, root, "buffered")
@@ -153,8 +143,25 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
     return proof
 
 
-def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
-    """A proof for each supported number of ranks, until one does not end; raises `UsageError` if there is none."""
+def tried_lengths(subject: Subject, size: int) -> list[int]:
+    """The lengths of a proof, besides one element for each rank: none, one, and one that `size` does not divide.
+
+    A user's function also gets three longer vectors, the same ones in each proof on `size` ranks: code is often wrong
+    beyond the length of a buffer, or where a piece is not a multiple of one. Ours has no such lengths.
+    """
+    short = [2 * size] if subject.even else [] if size > SMALL else [0, 1, 2 * size + 1]
+    if subject.shipped or size > SMALL:
+        return short
+    chance = Random(size)
+    drawn = [chance.randrange(least, least * LONGER) for least in LONG]
+    return short + ([-(-count // size) * size for count in drawn] if subject.even else drawn)
+
+
+def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | None = None) -> list[Proof]:
+    """A proof for each supported number of ranks, until one does not end; with vectors of so many `elements`.
+
+    Raises `UsageError` if there is none, or if a number of ranks does not divide `elements` of blocks of equal length.
+    """
     if subject.collective not in COLLECTIVES:
         raise UsageError(f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show "
                          "draws its messages")
@@ -166,9 +173,12 @@ def proofs_of(subject: Subject, asked: Sequence[int]) -> list[Proof]:
     if not served and row is not None:
         raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, asked))}; give different numbers "
                          "of ranks")
+    uneven = [f"{count} on {size} ranks" for size in served for count in elements or () if count % size]
+    if subject.even and uneven:
+        raise UsageError(f"{subject.name} has blocks of equal length, and is asked for {uneven[0]}; give a multiple")
     proofs: list[Proof] = []
     for size in served:
-        proofs.append(prove(subject, size))
+        proofs.append(prove(subject, size, elements))
         if (case := proofs[-1].case) and isinstance(case.recording.failure, StillRunning):
             break
     return proofs
@@ -292,8 +302,12 @@ def last_change(recording: Recording, rank: int, element: int) -> tuple[int | No
 
 
 def check_sent(proof: Proof, sent: SentChunks) -> None:
-    """Check that a user's collective sends the chunks and takes the rounds that it declares, if it does."""
+    """Check that a collective sends no fewer chunks than any can, and a user's the chunks that it declares, if it does,
+    in no more rounds."""
     row, ranks = proof.subject.declared, sent.ranks
+    if sent.chunks < sent.least:
+        proof.faults.append(ProofFault(f"the ranks send {plural(sent.chunks, 'chunk')}, and {sent.least} is the least: "
+                                       "data passes outside of messages, which processes cannot do"))
     if row is not None and row.chunks_sent is not None and not isclose(
             sent.chunks, (declared := row.chunks_sent(ranks)) * ranks, rel_tol=1e-9):
         proof.faults.append(ProofFault(f"a rank sends {sent.chunks / ranks:.6g} chunks on average, and chunks_sent "

@@ -25,7 +25,7 @@ VERBS = (
     "zero_grad", "gather", "reduce_scatter", "reduce", "keep", "keep_shard", "unscale_and_clip", "update", "publish")
 GIVEN = {
     "forward": ("weights", "activations"), "backward": ("weights", "upstream gradient"),
-    "loss": ("name", "outputs", "targets", "samples", "loss so far"), "update": ("weights",), "publish": ("weights",),
+    "loss": ("name", "outputs", "targets", "count", "loss so far"), "update": ("weights",), "publish": ("weights",),
     "keep": ("gradient",), "keep_shard": ("gradient",), "reduce_scatter": ("gradient",), "reduce": ("gradient",)}
 """The arguments of each verb besides the unit."""
 GAVE = {

@@ -1,16 +1,9 @@
 """Hypothesis strategies for all arguments of collectives; they shrink to few ranks and short vectors.
 
-Values come in kinds, each with a purpose:
-
-    exact        small whole numbers, in dtypes where every order of addition gives the same bits
-    cancelling   big, −big, 1 and tiny: almost every order of addition gives different bits
-    random       normally distributed, rounded
-    special      ±0, ±inf, NaN, subnormals, the largest: bytes that only copying keeps
-    symbols      terms that remember how they were added, for the local world
+Values are of the kinds of `values.py`, or "symbols": terms that remember how they were added, for the local world.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,18 +11,21 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from zerosim.core.allocation import Array
 from zerosim.core.comm import Reduction
-from zerosim.core.errors import UsageError
 from zerosim.core.terms import symbols
 from zerosim.proofs.example import Example
+from zerosim.proofs.values import DTYPES, FLOATS, ONE_SUM, alphabet
 
-FLOATS = ("float64", "float32", "float16")
-WIDE = ("float64", "float32", "int64", "int32")
+__all__ = [
+    "FLOATS", "ONE_SUM", "ARITHMETIC", "BYTES", "REDUCTIONS", "LONGEST", "rank_counts", "lengths", "dtypes", "roots",
+    "reductions", "worlds", "vectors", "examples", "alphabet"]
+
 ARITHMETIC = ("exact", "cancelling", "random")
 BYTES = ("exact", "random", "special")
 REDUCTIONS = (np.add, np.maximum, np.minimum)
 MOST_RANKS = 8
+LONGEST = 2003
+"""The most elements of a vector of numbers: buffers and pieces of a collective are longer than a few elements."""
 DRAWN = 61
 """Choices drawn for a world's vectors; larger worlds repeat them with a period that no chunk has."""
 
@@ -39,14 +35,19 @@ def rank_counts(most: int = MOST_RANKS) -> SearchStrategy[int]:
     return st.integers(1, most)
 
 
-def lengths(ranks: int, *, even: bool = False) -> SearchStrategy[int]:
-    """The length of a vector: 0, fewer than ranks, multiples, and others; if `even`, multiples alone."""
-    return st.integers(0, 2).map(lambda multiple: multiple * ranks) if even else st.integers(0, 2 * ranks + 1)
+def lengths(ranks: int, *, even: bool = False, most: int = 0) -> SearchStrategy[int]:
+    """The length of a vector: 0, fewer than ranks, multiples, and others; if `even`, multiples alone.
+
+    A quarter of the lengths are drawn up to `most`, if it is given.
+    """
+    short = st.integers(0, 2) if even else st.integers(0, 2 * ranks + 1)
+    drawn = st.one_of(short, short, short, st.integers(0, most // ranks if even else most)) if most else short
+    return drawn.map(lambda multiple: multiple * ranks) if even else drawn
 
 
 def dtypes(values: str = "exact") -> SearchStrategy[str]:
     """The name of a dtype that can hold these values."""
-    return st.sampled_from({"exact": WIDE, "symbols": ("object",)}.get(values, FLOATS))
+    return st.sampled_from({"symbols": ("object",), **DTYPES}.get(values, FLOATS))
 
 
 def roots(ranks: int) -> SearchStrategy[int]:
@@ -90,34 +91,10 @@ def examples(
 ) -> Example:
     """A whole example of a collective."""
     size = draw(rank_counts() if ranks is None else ranks)
-    length = draw(lengths(size, even=even))
     kind = draw(st.sampled_from(values))
+    length = draw(lengths(size, even=even, most=0 if kind == "symbols" else LONGEST))
     dtype = draw(dtypes(kind))
     root = draw(roots(size)) if rooted else 0
     reduce = np.add if reduction is None else draw(reduction)
     seed = draw(st.integers(0, 99))
     return Example(tuple(draw(vectors(size, length, dtype, kind))), root, reduce, seed)
-
-
-@cache
-def alphabet(values: str, dtype: str) -> Array:
-    """The elements from which vectors of a kind are drawn.
-
-    >>> alphabet("exact", "int32")[[0, 1, 2, -3, -2, -1]]
-    array([ 1,  2,  3, -2, -1,  0], dtype=int32)
-    """
-    match values:
-        case "exact":
-            elements: Any = [*range(1, 193), *range(-63, 1)]
-        case "cancelling":
-            big = 2.0 ** (np.finfo(dtype).nmant + 2)
-            elements = [1, big, -big, 1 / big, -1 / big, 3, -1, 0]
-        case "random":
-            elements = np.random.default_rng(0).standard_normal(256)
-        case "special":
-            limits = np.finfo(dtype)
-            least = limits.smallest_subnormal
-            elements = [1, -0.0, np.nan, np.inf, -np.inf, least, -least, limits.max, limits.tiny, 0]
-        case _:
-            raise UsageError(f"values={values!r}: one of exact, cancelling, random, special, symbols")
-    return np.array(elements, dtype)

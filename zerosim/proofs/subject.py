@@ -23,7 +23,7 @@ from zerosim.core.errors import CollectiveError, UsageError
 from zerosim.core.parts.loading import Loader, is_python, meant
 from zerosim.core.sharding import Chunks
 
-HOUSE = str(Path(__file__).parents[2]) + os.sep
+HOUSE = str(Path(__file__).parents[1]) + os.sep
 IN_PLACE = {name for kind in COLLECTIVE_KINDS.values() for name in kind.parameters[:1]}
 
 

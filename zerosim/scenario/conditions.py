@@ -223,6 +223,9 @@ CONDITIONS: tuple[Condition, ...] = (
     ("check.same_bits_on",
      lambda row: first(ranks for ranks in row.same_bits_on if row.micro_batches % ranks or ranks > row.ranks),
      "check.same_bits_on names {seen} ranks; give divisors of train.micro_batches = {micro_batches}, at most {ranks}"),
+    ("check.process_memory train.steps", lambda row: row.process_memory and row.steps < 8,
+     "check.process_memory compares the last steps with those in the middle, so train.steps must be at least 8, found "
+     "{steps}"),
     ("parallel.order", lambda row: row.order in ON_HOSTS and not row.ranks_per_host,
      "parallel.order {order} adds within hosts first; set world.ranks_per_host, or order to ring"),
     ("world.ranks_per_host world.ranks", lambda row: row.ranks_per_host and first(

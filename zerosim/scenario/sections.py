@@ -344,6 +344,7 @@ class Check:
     kept_bytes: tuple[Natural, ...] = ()
     collectives: tuple[str, ...] = ()
     collective_bytes: tuple[Natural, ...] = ()
+    process_memory: bool = False
     fragmentation: bool = False
     beyond_peak: tuple[Natural, ...] = ()
     beyond_peak_laid_out: tuple[Natural, ...] = ()

@@ -39,9 +39,9 @@ ABOUT_OPERATIONS = (
 
 def proved(
     collective: str | Algorithm | Callable[..., Any], ranks: int | Iterable[int], claims: str | None,
-    ranks_per_host: int | None = None,
+    ranks_per_host: int | None = None, elements: Sequence[int] | None = None,
 ) -> Shown:
-    """The proofs of a named collective, or of a function, on each number of ranks.
+    """The proofs of a named collective, or of a function, on each number of ranks, with vectors of so many `elements`.
 
     A row has `ranks`, `holds`, `order`, `cause`, `command`.
     """
@@ -49,11 +49,11 @@ def proved(
     if not asked:
         raise UsageError("ranks: found none; give a number of ranks, or several")
     if (operation := on_tape(collective, loader)) is not None:
-        if claims or ranks_per_host:
-            raise UsageError("remove --as and --ranks-per-host: a collective on the tape has neither")
+        if claims or ranks_per_host or elements:
+            raise UsageError("remove --as, --ranks-per-host and --elements: a collective on the tape has none of them")
         return shown_proofs(operation, asked)
     subject = asked_subject(collective, claims, ranks_per_host, loader)
-    proofs = proofs_of(subject, asked)
+    proofs = proofs_of(subject, asked, elements)
     passed = all(proof.holds for proof in proofs)
     verdict = "proved" if passed else "not proved"
     return Shown(
@@ -152,7 +152,8 @@ def proved_properties(proof: Proof) -> list[str]:
     kind, order = proof.subject.kind, proof.order
     lengths = ", ".join(map(str, sorted(proof.lengths)))
     roots = ", from every root" if kind.rooted and proof.size <= 16 else ""
-    tried = f"with {lengths} elements{roots}, also when sends wait for their receivers"
+    even = " in equal chunks" * proof.subject.even
+    tried = f"with {lengths} elements{even}{roots}, also when sends wait for their receivers"
     if not kind.reducing:
         return ["every contribution arrives at its place", "nothing else does", tried]
     named = ("no named order" if order is None else "the declared order" if order == "declared" else
@@ -170,6 +171,7 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
             "ranks": proof.size,
             "holds": proof.holds,
             "order": proof.order,
+            "elements": proof.lengths,
             "sent": proof.sent and proof.sent._asdict(),
             "held": [[str(symbol) for symbol in held] for held in proof.held],
             "faults": [vars(fault) for fault in proof.faults],

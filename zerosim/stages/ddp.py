@@ -28,7 +28,7 @@ def step(replica: Replica, batch: Batch) -> Total:
         activations = part.inputs
         for unit in replica.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
 
         for unit in replica.backward_units:
             tape.recompute(unit, weights[unit])

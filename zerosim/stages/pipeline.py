@@ -149,7 +149,7 @@ class Pipeline:
             return given
         if what == "B" and here.last:
             self._loss, given = tape.loss(
-                self.replica.loss_name, self._outputs.pop(part.first), part.targets, part.samples, self._loss)
+                self.replica.loss_name, self._outputs.pop(part.first), part.targets, part.counted, self._loss)
         for unit in reversed(here.units):
             given = self._backward(what, part, tape, unit, given)
         if chunk == 0 and (what == "W" or not self._splits):

@@ -89,12 +89,13 @@ Initial = Callable[[Unit], Array]
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's micro-batches of step `step`, counted from 1, and the number of samples in the batch of all ranks."""
+    """This rank's micro-batches of step `step`, numbered from 1, and the number of targets that count in the batch of
+    all ranks."""
 
     step: int
     inputs: list[Array]
     targets: list[Array]
-    samples: int
+    counted: int
     first: int
     """The number of the first of these micro-batches in the batch of all ranks."""
     last: bool = True

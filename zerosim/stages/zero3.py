@@ -36,7 +36,7 @@ def step(replica: Replica, batch: Batch) -> Total:
             activations = tape.forward(unit, weights, activations)
             replica.reshard(unit, weights)
             del weights
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
 
         for unit, upcoming in with_next(replica.backward_units, then=replica.forward_after(part)):  # 2
             weights = replica.gather(unit)

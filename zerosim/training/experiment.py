@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.autograd.operations.losses import cross_entropy
+from zerosim.autograd.operations.losses import UNCOUNTED, counted, cross_entropy
 from zerosim.core.allocation import Array
 from zerosim.core.digests import little_endian
 from zerosim.core.errors import ScenarioError
@@ -60,9 +60,8 @@ class Experiment:
 
     def micro_batches(self, config: Config, step: int, block: slice = slice(None)) -> MicroBatches:
         """Inputs and targets of the micro-batches of step `step` of a row, or of a block of them."""
-        train = config.train
-        order = sample_order(len(self.dataset.x), step - 1, config.samples, train.seed)
-        chosen = order.reshape(train.micro_batches, train.micro_batch)[block]
+        train, samples = config.train, samples_of(config, self.dataset, step)
+        chosen = samples.reshape(train.micro_batches, train.micro_batch)[block]
         return [(typed(x, config.computing.weights), y) for x, y in map(self.dataset.batch, chosen)]
 
     def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
@@ -73,8 +72,8 @@ class Experiment:
         """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
         block = slice(rank * config.block, (rank + 1) * config.block)
         for step in range(config.done + 1, config.steps + 1):
-            chosen = self.micro_batches(config, step, block)
-            yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], config.samples, block.start)
+            chosen, count = self.micro_batches(config, step, block), counted_in(config, self.dataset, step)
+            yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], count, block.start)
 
     def test_inputs(self, config: Config) -> list[Array]:
         """The inputs of the test split as one batch; empty without a test split."""
@@ -94,7 +93,7 @@ class Experiment:
             case "exact sequences":
                 return exact_share(outputs.argmax(axis=-1), expected)
             case "loss":
-                loss, _ = cross_entropy(outputs, expected, len(outputs), empty=np.empty)
+                loss, _ = cross_entropy(outputs, expected, counted(expected), empty=np.empty)
                 return float(loss[0])
             case "accuracy":
                 return float(np.mean(outputs.argmax(axis=1) == expected))
@@ -115,9 +114,33 @@ def prepare(
     with scenario.origin.blaming(("model", "kind")):
         configs = [
             configured(replace(row, check=replace(row.check, test_loss=bar)), task) for row in scenario.rows]
+    for config in configs:
+        check_counted(scenario, dataset, config)
     initial = first_weights(scenario, configs[0])
     rows = tuple(replace(config, initial=initial) for config in configs)
     return Experiment(scenario, dataset, rows, keep_weights, traced, faulty=faulty)
+
+
+def samples_of(config: Config, dataset: Dataset, step: int) -> npt.NDArray[np.int64]:
+    """The samples of step `step` of a row, over all ranks."""
+    return sample_order(len(dataset.x), step - 1, config.samples, config.train.seed)
+
+
+def counted_in(config: Config, dataset: Dataset, step: int) -> int:
+    """The targets that count in step `step` of a row, over all ranks: every rank knows the samples of all."""
+    return counted(dataset.y[samples_of(config, dataset, step)])
+
+
+def check_counted(scenario: Scenario, dataset: Dataset, config: Config) -> None:
+    """Refuse a step without a target that counts: its loss is a mean of nothing."""
+    if dataset.kind != "tokens" or (dataset.y != UNCOUNTED).any(axis=1).all():
+        return
+    for step in range(1, config.steps + 1):
+        if not counted_in(config, dataset, step):
+            raise scenario.origin.error(
+                f"data.source {shown(scenario.data.source)}: none of the {config.samples} samples of step {step} has a "
+                "target that counts, since all are -1; leave such samples out, or take more of them in a step",
+                ("data", "source"))
 
 
 def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:

@@ -60,6 +60,8 @@ class RankMemory(RankBytes):
     """The least and greatest live bytes of each kind between two steps."""
     held_as_began: dict[str, dict[Kind, int]] = field(default_factory=dict)
     """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
+    process_bytes: list[int] = field(default_factory=list)
+    """The live bytes of the process after each step, of whatever code, if the scenario requests them."""
     curve: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """Nanoseconds since the beginning of the last step, and bytes by kind, at each change."""
 

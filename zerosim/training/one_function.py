@@ -16,6 +16,7 @@ from functools import reduce
 
 import numpy as np
 
+from zerosim.autograd.operations.losses import UNCOUNTED, counted
 from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Draw, Tape
 from zerosim.autograd.tape_collectives import ALONE, TapeGroups, over
@@ -42,6 +43,8 @@ PIECES = ("units", "tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ra
 SPREAD, EMBEDDED = 0.1, 3.0
 """The deviations of the random numbers that are added to initial weights, so that none are equal, and to embeddings:
 norms then divide by about 1, so rounding errors do not grow in them."""
+UNCOUNTED_SHARE = 0.2
+"""The share of targets in the random sequences that do not count, so that micro-batches have different numbers."""
 MOST_SHOWN = 3
 """The differences of a split model that are shown."""
 
@@ -84,8 +87,8 @@ def differences(config: Config) -> list[str]:
     config = in_float64(config)
     whole, count, side = some_weights(config.in_one_piece), config.block, config.directions.side_by_side
     x, y = some_batch(config.model, count * config.train.micro_batch)
-    batch = Batch(1, np.split(x, count), np.split(y, count), len(x), first=0)
-    parts = [computed(config.in_one_piece, whole, pair, len(x), draw=refuse_draws)
+    batch = Batch(1, np.split(x, count), np.split(y, count), counted(y), first=0)
+    parts = [computed(config.in_one_piece, whole, pair, batch.counted, draw=refuse_draws)
              for pair in zip(batch.inputs, batch.targets, strict=True)]
     loss, expected = reduce(np.add, [part for part, _ in parts]), summed([part for _, part in parts])
     ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.all_ranks)
@@ -152,6 +155,7 @@ def some_batch(model: Model, samples: int, seed: int = 0) -> tuple[Array, Array]
     random, task = np.random.default_rng(seed), model.task
     if task.tokens:
         x, y = random.integers(0, task.outputs, (2, samples, task.inputs))
+        y[1:][random.random(y[1:].shape) < UNCOUNTED_SHARE] = UNCOUNTED
         return x, y
     x = random.standard_normal((samples, task.inputs))
     classes = task.loss == "cross_entropy"
@@ -168,12 +172,12 @@ def some_weights(model: Model) -> dict[Unit, Array]:
 
 
 def computed(
-    model: Model, weights: Mapping[Unit, Array], batch: tuple[Array, Array], samples: int = 0,
+    model: Model, weights: Mapping[Unit, Array], batch: tuple[Array, Array], count: int = 0,
     groups: TapeGroups = ALONE, draw: Draw | None = None,
 ) -> tuple[Array, Gradients]:
-    """The loss and the gradients of one place for a batch; `samples` are those of all micro-batches, by default its."""
+    """The loss and the gradients of one place for a batch; `count` is that of all micro-batches, by default its own."""
     tape = Tape(perform=over(groups, perform), draw=draw, loss_over=model.loss_over)
-    loss, gradients = backpropagate(model, tape, weights, *batch, samples or len(batch[0]))
+    loss, gradients = backpropagate(model, tape, weights, *batch, count or counted(batch[1]))
     return loss, {name: view for unit, flat in gradients.items() if not unit.frozen
                   for name, view in unit.views(flat).items()}
 

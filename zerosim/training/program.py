@@ -25,6 +25,7 @@ from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
 from zerosim.observe.ledger import MEMORY_KINDS, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, carrying
+from zerosim.observe.process import traced_bytes
 from zerosim.observe.resident import resident_bytes
 from zerosim.observe.trace import RankStep, Tracer, brought_together
 from zerosim.observe.traffic import Traffic
@@ -169,6 +170,7 @@ class Run:
         """The traced steps."""
         self.at_rest: dict[str, tuple[int, int]] = {}
         """The least and greatest live bytes of each kind after a step."""
+        self.process_bytes: list[int] = []
         self.began_ns = 0
 
     def train(self) -> Measurement | None:
@@ -260,6 +262,8 @@ class Run:
             self.losses.append(loss)
             self.compare(batch.step, loss)
             self.look_at_rest(batch.step)
+            if config.check.process_memory:
+                self.process_bytes.append(traced_bytes())
             progress.step(batch.step, float(loss[0]))
             self.save()
         HERE.set(NOWHERE)
@@ -338,6 +342,7 @@ class Run:
             owners=owners,
             resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
+            process_bytes=self.process_bytes,
             held_as_began={name: {**most} for name, most in ledger.held_as_began.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,

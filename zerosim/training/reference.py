@@ -7,7 +7,7 @@ and its loops are simple enough to be verified by reading.
 The reference shares the tape, the operations, the optimizer and the stream of samples with the stages. An error in
 those is on both sides of every comparison: in 16 bits relu and tanh were once not applied for a day, and every run
 passed. Two trainers written from `docs/computation.md` alone (`tests/independent/mlp.py`,
-`tests/independent/transformer.py`) and recorded answers of PyTorch give the second opinion.
+`tests/independent/tape.py`) and recorded answers of PyTorch give the second opinion.
 
 The reference replays what a variant changes: 16-bit weights to which updates are applied, micro-batches reduced one by
 one, groups whose sums are added, quantised messages. Where a run resumes, it begins with the same file, read in units
@@ -22,6 +22,7 @@ from operator import add
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.autograd.operations.losses import counted
 from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Policy, Tape
 from zerosim.autograd.tape_collectives import TapeGroups, added_over, over
@@ -167,7 +168,7 @@ class Reference:
         self, weights: Mapping[Unit, Array], micro_batches: MicroBatches, step: int, loss_scale: float
     ) -> tuple[Array, dict[Unit, Gradient]]:
         """The loss and every unit's gradient of one global batch, summed over all micro-batches."""
-        samples = sum(len(inputs) for inputs, _ in micro_batches)
+        count = sum(counted(targets) for _, targets in micro_batches)
         losses: list[Array] = []
         passed = replace(self.model, units=tuple(self.ends or self.model.units))
         contributions: dict[Unit, list[Array]] = {unit: [] for unit in passed.units if not unit.frozen}
@@ -178,7 +179,7 @@ class Reference:
                 lowest=self.model.lowest_trained, draw=partial(self.draw, step), output_dtype=self.arithmetic.output,
                 policy=self.arithmetic.policy, perform=over(self.groups, perform), loss_over=self.model.loss_over)
             tape.loss_scale, tape.first_micro_batch = loss_scale, number
-            loss, gradients = backpropagate(passed, tape, computed_with, inputs, targets, samples)
+            loss, gradients = backpropagate(passed, tape, computed_with, inputs, targets, count)
             losses.append(loss)
             for unit, partials in contributions.items():
                 partials.append(gradients[unit])
@@ -235,13 +236,13 @@ class Reference:
 
 
 def backpropagate(
-    model: Model, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, samples: int
+    model: Model, tape: Tape, weights: Mapping[Unit, Array], inputs: Array, targets: Array, count: int
 ) -> tuple[Array, dict[Unit, Array]]:
-    """One micro-batch, forward and backward; its loss is scaled by 1 / samples."""
+    """One micro-batch, forward and backward; its loss is scaled by 1 / `count`, the targets that count in the step."""
     activations, gradients = [inputs], {}
     for unit in model.forward_units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstreams = tape.loss(model.task.loss, activations, [targets], samples)
+    loss, upstreams = tape.loss(model.task.loss, activations, [targets], count)
     for unit in model.backward_units:
         upstreams, gradients[unit] = tape.backward(unit, weights[unit], upstreams)
     return loss, gradients

@@ -1,18 +1,25 @@
-"""The messages of one rank in a collective: recorded from a run of the collective on this rank alone.
+"""The messages of one rank in a collective: how many, and how long, by the closed form of its algorithm.
 
-A run must send the same. This is no formula: it says that a collective does the same within a stage as by itself. That
-its messages are the right ones is proved on symbols, and counted in the tests of collectives.
+A run must send the same. The closed forms stand in `collectives/volume.py` and are derived from no code, so a shipped
+collective that sends a chunk twice fails every run. A user's collective has no closed form: its messages are recorded
+from a run of it on this rank alone, which only says that it does the same within a stage as by itself. Their sum over
+all ranks is therefore held to the declared `chunks_sent`, and to the least that any algorithm sends (`disproved`).
+
+Destinations, and so the bytes that leave a host, and the bytes received are recorded for all: every byte received is
+one that another rank's closed form sends.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import isclose
 from typing import Any
 
 import numpy as np
 
-from zerosim.collectives import Algorithm
+from zerosim.collectives import Algorithm, algorithm_of
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.core.comm import SendsFirst
 from zerosim.core.errors import UsageError
 from zerosim.core.extents import Extent
@@ -25,15 +32,19 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Flow:
-    """The bytes that a rank sends to each other rank, its messages by their bytes, and the bytes that it receives."""
+    """The messages of a rank by their bytes; and as recorded, the bytes to each other rank and the bytes received."""
 
     to: Mapping[int, int]
     messages: Mapping[int, int]
     received_bytes: int
 
+    @property
+    def sent_bytes(self) -> int:
+        return sum(length * often for length, often in self.messages.items())
+
     def count(self, away: Callable[[int], bool]) -> Count:
         """The traffic of one call; the bytes to ranks for which `away` holds leave the host."""
-        return Count(1, sum(self.to.values()), sum(self.messages.values()), self.received_bytes,
+        return Count(1, self.sent_bytes, sum(self.messages.values()), self.received_bytes,
                      sum(sent for to, sent in self.to.items() if away(to)), max(self.messages, default=0))
 
     def times(self, length: int) -> "Flow":
@@ -61,20 +72,24 @@ class LoneRank(SendsFirst):
 def flow(collective: Callable[..., None], size: int, rank: int, length: int, itemsize: int, root: int | None) -> Flow:
     """The flow of `rank` among `size` ranks, for chunks of `length` elements or, from a `root`, for one such vector.
 
-    The messages of a shipped collective are chunks, so it is recorded once for chunks of one byte; a user's may cut
-    chunks, and is recorded for each length. `UsageError` for more ranks than are recorded.
+    A user's collective may cut chunks, and is recorded for each length. `UsageError` for more ranks than are recorded.
 
     >>> from zerosim.collectives import ring
     >>> flow(ring.all_gather, 4, 0, length=10, itemsize=4, root=None)
     Flow(to={1: 120}, messages={40: 3}, received_bytes=120)
     """
-    row = getattr(collective, "__self__", None)
-    if isinstance(row, Algorithm):
-        row = row.at(size, length * itemsize * (size if root is None else 1))
-        if row.users:
-            return of_users(row, size, rank, length, itemsize, root)
-        collective = row.function
-    return recorded(collective, size, rank, 1, 1, root).times(length * itemsize)
+    row = algorithm_of(collective).at(size, length * itemsize * (size if root is None else 1))
+    if row.users:
+        return of_users(row, size, rank, length, itemsize, root)
+    return by_formula(row, size, rank, root).times(length * itemsize)
+
+
+@lru_cache(maxsize=4096)
+def by_formula(row: Algorithm, size: int, rank: int, root: int | None) -> Flow:
+    """The flow of a shipped collective for chunks of one byte or, from a `root`, for one such vector."""
+    alone = recorded(row.function, size, rank, 1, 1, root)
+    messages = Counter(len(message) // (1 if root is None else size) for message in row.volume(rank, size, root or 0))
+    return replace(alone, messages=dict(messages))
 
 
 def of_users(row: Algorithm, size: int, rank: int, length: int, itemsize: int, root: int | None) -> Flow:
@@ -96,6 +111,24 @@ def recorded(
         else:
             collective(comm, payload(length, dtype), root)
     return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
+
+
+def disproved(row: Algorithm, size: int, length: int, itemsize: int) -> str | None:
+    """What a user's collective sends on `size` ranks and should not, in words: other chunks than it declares, or fewer
+    than any algorithm can send.
+
+    >>> from zerosim.collectives.own import declared
+    >>> disproved(declared("mine", "all_gather", lambda comm, chunks: None), 3, length=1, itemsize=4)
+    'mine sends 0 chunks on 3 ranks, and 6 is the least'
+    """
+    kind = COLLECTIVE_KINDS[row.collective]
+    whole, root = (length * itemsize / size, 0) if kind.rooted else (length * itemsize, None)
+    sent = sum(of_users(row, size, rank, length, itemsize, root).sent_bytes for rank in range(size)) / whole
+    if row.chunks_sent is not None and not isclose(sent, (declared := row.chunks_sent(size)) * size, rel_tol=1e-9):
+        return (f"{row.name} sends {sent / size:.6g} chunks on average, and chunks_sent declares {declared:.6g} on "
+                f"{size} ranks")
+    least = kind.least_chunks(size)
+    return f"{row.name} sends {sent:.6g} chunks on {size} ranks, and {least} is the least" if sent < least else None
 
 
 def with_messages(algorithm: Algorithm) -> Algorithm:

@@ -4,6 +4,7 @@ A row's outcome has the expected value of every figure, by the formulas.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError
 from zerosim.observe.ledger import MEMORY_KINDS
+from zerosim.observe.process import traced
 from zerosim.observe.resident import keep_freed, let_blas_allocate, limited, memory_limit, return_freed
 from zerosim.scenario import Scenario
 from zerosim.scenario.data import load_dataset
@@ -29,7 +31,7 @@ from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
 from zerosim.verdict.resting import needed_as_began, resting_bytes, unit_bytes
 from zerosim.verdict.shapes import expected
-from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, volume
+from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, undeclared, volume
 from zerosim.worlds.launcher import launched_rank
 from zerosim.worlds.local import LocalWorld
 from zerosim.worlds.world import World
@@ -56,6 +58,7 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
         formula_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
+        sent_otherwise=undeclared(config),
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
         volume=volume(config),
         most_messages=most_messages(config),
@@ -85,11 +88,15 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
     peaks = {str(kind): figures.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
     beside = 0 if copies is None else figures.beside_bytes + copies
     timed = {*figures.bounded, *([] if copies is None else ["buffers"])}
+    peaks["buffers"] += beside
+    ordered = not (timed or config.parallel.prefetch or config.parallel.overlap)
+    peaks["total"] = figures.peak_total if ordered else sum(peaks.values())
+    timed |= set() if ordered else {"total"}
     at_rest: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
     return RankMemory(
         rank=rank,
         resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
-        peak_bytes=peaks | {"buffers": peaks["buffers"] + beside},
+        peak_bytes=peaks,
         least_bytes={kind: least for kind, least in peaks.items() if config.steps_here > 0 and kind not in timed},
         padding_bytes=resting.padding,
         host_resting_bytes=without_zeros({kind: getattr(far, kind) for kind in MODEL_STATES}),
@@ -179,7 +186,8 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
             return judge(comm, world, experiment, measured)
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
-    with threadpool_limits(1), np.errstate(all="ignore"):
+    tracing = traced() if experiment.scenario.check.process_memory else nullcontext()
+    with threadpool_limits(1), np.errstate(all="ignore"), tracing:
         let_blas_allocate()
         try:
             return world.run(program)[0]

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import joined_names, plural
+from zerosim.observe.process import STEP_BYTES, growth
 from zerosim.observe.traffic import Count
 from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
@@ -66,12 +67,13 @@ def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
     """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
+        what = "all kinds together" if kind == "total" else kind
         if peak > most:
-            return (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of {kind}; "
+            return (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of {what}; "
                     f"{most:,} are enough")
         if peak < least:
             return (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
-                    f"{kind}, where {least:,} are used")
+                    f"{what}, where {least:,} are used")
     for words in lingering(measured, expected):
         return f"memory is held too long: rank {measured.rank} holds {words}"
     return next((
@@ -81,6 +83,17 @@ def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
             ("{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
             ("bytes moved of {}", measured.moved_bytes, expected.moved_bytes))
         for what, here, there in paired(ours, theirs, 0) if here != there), None)
+
+
+def grown(measured: RankMemory, ranks: int) -> str | None:
+    """The growth of a process of up to `ranks` ranks beyond what a step may leave in it, in words."""
+    if not measured.process_bytes:
+        return None
+    grown_bytes, steps = growth(measured.process_bytes)
+    allowed = ranks * steps * STEP_BYTES
+    return None if grown_bytes <= allowed else (
+        f"the process of rank {measured.rank} grows: it holds {grown_bytes:,} B more after its last {steps} steps, of "
+        f"arrays and objects that no ledger counts; {allowed:,} are allowed")
 
 
 def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure) -> list[tuple[str, Figure, Figure]]:
@@ -125,6 +138,8 @@ class RowOutcome(Judgement):
     """The traffic and the memory of each rank by the formulas; None if the row did not fit."""
     most_messages: int = 0
     """The messages by formula in a step that is not skipped, of the rank that sends the most."""
+    sent_otherwise: str | None = None
+    """What a user's collective sends and should not, in words."""
     schedule_fault: str | None = None
     """The first difference between the passes of a pipeline's ranks and the formulas, in words."""
     fragmentation: Fragmentation | None = None
@@ -253,6 +268,7 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     if row.measured.disagreement:
         yield row.measured.disagreement
     yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic))
+    yield from first_fault([row.sent_otherwise])
     yield from first_fault(miscalculated(row))
     if row.config.steps_here > 0:
         heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in row.memory
@@ -260,6 +276,7 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
         if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in row.memory):
             yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
         yield from first_fault(mismeasured(*pair) for pair in row.memory)
+        yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
         yield from first_fault([row.schedule_fault])
     if row.measured.missed_faults:
         yield f"a fault was not injected: {'; '.join(row.measured.missed_faults)}"

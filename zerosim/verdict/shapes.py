@@ -249,7 +249,7 @@ def whole_batch(config: Config, step: int = 1) -> Batch:
         inputs = targets = np.zeros((samples, task.inputs), np.int64)
     elif task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
-    return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples, 0)
+    return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples * targets[0].size, 0)
 
 
 def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:

@@ -1,32 +1,37 @@
-"""The messages that every rank must send and receive: collectives by formula, the messages of each recorded.
+"""The messages that every rank must send and receive.
 
 Which collectives a stage needs, over which elements and how often, is stated here and derived from no stage's code. The
-messages of one collective are those of a run of it alone, see `flows`. All but the broadcast send N − 1 messages of a
+messages of one collective are those of its closed form, see `flows`. Only which collectives a model calls on the tape,
+and over how many elements, follows the model's own code on shapes. All but the broadcast send N − 1 messages of a
 chunk and receive as many: n (N − 1)/N bytes of a vector of n bytes in each direction. An order-free sum needs three of
 them: exponents twice, then integers. With buckets each of these becomes several, with the same total bytes. The ZeRO
 paper, section 7, has the multiples of P: 2 for DDP and Stages I and II, 3 for Stage III.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from zerosim.collectives import ring
+from zerosim.collectives import ALGORITHMS, Algorithm, ring
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
 from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import limbs
-from zerosim.core.sharding import Directions, Mesh, chunk_length, owned, padded
+from zerosim.core.sharding import Directions, Mesh, bounds, chunk_length, owned, padded
 from zerosim.models.units import Unit
 from zerosim.observe.observed import Observed
 from zerosim.observe.traffic import Count
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
-from zerosim.verdict.flows import Flow, LoneRank, flow
+from zerosim.verdict.flows import Flow, LoneRank, disproved, flow
 from zerosim.verdict.resting import later_uses
 from zerosim.verdict.shapes import TapeCall, expected
 
+ON_THE_TAPE = {name: ALGORITHMS[f"{of}.{name}"] for name, of in {
+    "all_reduce": "ring", "reduce_scatter": "ring", "all_gather": "ring", "all_to_all": "direct"}.items()}
+"""The algorithms of the collectives on the tape."""
 NORM_BYTES = np.dtype(np.float64).itemsize
 
 CollectivePart = tuple[Callable[..., None], int]
@@ -167,18 +172,30 @@ def at_cuts(config: Config, rank: int, hosts: Sequence[int]) -> Iterator[tuple[s
 
 @lru_cache(maxsize=4096)
 def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
-    """The messages of the ranks of a place in a call of a collective on the tape."""
+    """The messages of the ranks of a place in a call of a collective on the tape, chunk by chunk; a shift is one."""
     places = directions.group(call.direction, place)
     comm = LoneRank(places.index(place), len(places))
     group = GroupOfRanks(call.direction, Observed(comm))
     getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
-    return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
+    whole, lengths = range(comm.size), [stop - start for start, stop in bounds(call.elements, comm.size)]
+    sent = [whole] * bool(sum(call.args) % comm.size) if call.collective == "shift" else (
+        ON_THE_TAPE[call.collective].volume(comm.rank, comm.size, 0))
+    messages = Counter(call.itemsize * sum(lengths[chunk] for chunk in message) for message in sent)
+    return Flow(dict(comm.to), dict(messages), comm.received_bytes)
 
 
 def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Count:
     """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
     formula = due(config, rank, updates, hosts)
     return replace(sum(formula.values(), Count()), by_collective=formula)
+
+
+def undeclared(config: Config) -> str | None:
+    """What some user's collective sends and should not, in words: see `flows.disproved`."""
+    called = {(row, len(call.ranks), call.length, itemsize)
+              for call in calls(config, 0, 1) for collective, itemsize in call.parts
+              if isinstance(row := getattr(collective, "__self__", None), Algorithm) and row.users and call.length}
+    return next(filter(None, (disproved(*arguments) for arguments in called)), None)
 
 
 def gathered(config: Config) -> tuple[Unit, ...]:

@@ -7,7 +7,7 @@ def zero1_step(replica, batch):
         x = part.inputs
         for unit in replica.units:
             x = tape.forward(unit, weights[unit], x)
-        loss, up = tape.loss(replica.loss_name, x, part.targets, part.samples, loss)
+        loss, up = tape.loss(replica.loss_name, x, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             up, gradient = tape.backward(unit, weights[unit], up)
             replica.reduce_scatter(unit, gradient)

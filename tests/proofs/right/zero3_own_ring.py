@@ -21,7 +21,7 @@ def zero3_step(replica, batch):
         x = part.inputs
         for unit in replica.units:
             x = tape.forward(unit, gathered(replica, unit), x)
-        loss, up = tape.loss(replica.loss_name, x, part.targets, part.samples, loss)
+        loss, up = tape.loss(replica.loss_name, x, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             up, gradient = tape.backward(unit, gathered(replica, unit), up)
             replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))

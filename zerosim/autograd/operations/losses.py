@@ -1,7 +1,9 @@
 """Losses: the functions that training minimises, and their gradients with respect to the model's outputs.
 
-A loss has one element. It is one micro-batch's part of the mean over the global batch: it is scaled here, so no
-division follows the addition of gradients.
+A loss has one element. It is one micro-batch's part of the mean over all targets of the step that count: it is scaled
+here, so no division follows the addition of gradients. The number of these targets is a fact of the step, not of a
+micro-batch: the micro-batches of a step may have different numbers of them, and how a step is cut must not matter.
+(PyTorch's trainers learned this late: Hugging Face's `num_items_in_batch`, transformers 4.46.)
 """
 
 from collections.abc import Callable
@@ -19,15 +21,24 @@ VOCABULARY, SEQUENCE, BATCH = Direction("tensor"), Direction("context"), Directi
 """The groups of whole vocabularies, of whole sequences, and of whole micro-batches."""
 
 
+def counted(targets: Array) -> int:
+    """The targets that a loss counts: integers other than −1, and all floats.
+
+    >>> counted(np.array([[3, UNCOUNTED], [UNCOUNTED, UNCOUNTED]])), counted(np.array([[0.5, -1.0]]))
+    (1, 2)
+    """
+    return int(np.count_nonzero(targets != UNCOUNTED)) if targets.dtype.kind in "iu" else targets.size
+
+
 def cross_entropy(
-    outputs: Array, classes: Array, samples: int, *, empty: Empty, vocabulary: TapeGroup = VOCABULARY,
+    outputs: Array, classes: Array, count: int, *, empty: Empty, vocabulary: TapeGroup = VOCABULARY,
     sequence: TapeGroup = SEQUENCE, batch: TapeGroup = BATCH,
 ) -> tuple[Array, Array]:
     """Σ (log Σⱼ exp yⱼ − y[class]) / n and ∂L/∂y = (softmax y − onehot class) / n.
 
     `outputs` is (samples, classes) or, for tokens, (samples, sequence, vocabulary); `classes` holds an integer for
-    each row, or −1 for a row that does not count, equally many in each sample. `samples` counts the whole global
-    batch, and n is that times the counted rows of a sample, so the mean is the sum over all micro-batches.
+    each row, or −1 for a row that does not count. `count`, or n, is the number of rows that count in the whole step,
+    over all ranks, so the mean is the sum over all micro-batches.
 
     Each rank of `vocabulary` has its piece of y's last dimension, each rank of `sequence` its piece of the sequence,
     each rank of `batch` its piece of the samples, and all have the whole `classes`; the loss is that of all. Shoeybi
@@ -41,12 +52,11 @@ def cross_entropy(
             [ 0.5, -0.5]]])
     """
     rows, width = outputs.reshape(-1, outputs.shape[-1]), outputs.shape[-1]
-    count = samples * (int((classes != UNCOUNTED).sum()) // len(classes))
     pieces = [(axis, group) for axis, group in enumerate((batch, sequence)) if group.size > 1]
     for axis, group in pieces:
         classes = laid_out(classes, group.size, axis)[group.place]
     labels = classes.ravel()
-    counted, labels = labels != UNCOUNTED, labels - vocabulary.place * width
+    counts, labels = labels != UNCOUNTED, labels - vocabulary.place * width
     here = (labels >= 0) & (labels < width)
     upstream = empty(outputs.shape, outputs.dtype)
     flat = upstream.reshape(rows.shape)
@@ -58,11 +68,11 @@ def cross_entropy(
     totals = flat.sum(axis=1)
     if vocabulary.size > 1:
         totals, logits = over_pieces(flat, top, totals, logits, here, empty, vocabulary)
-    loss = np.sum((np.log(totals) - logits)[counted], keepdims=True)
+    loss = np.sum((np.log(totals) - logits)[counts], keepdims=True)
     flat /= totals[:, np.newaxis]
     flat[chosen] -= here
     flat *= 1.0 / count
-    flat[~counted] = 0.0
+    flat[~counts] = 0.0
     loss = loss * (1.0 / count)
     for _, group in pieces:
         group.all_reduce(loss)
@@ -88,17 +98,16 @@ def over_pieces(
 
 
 def mean_squared_error(
-    outputs: Array, targets: Array, samples: int, *, empty: Empty
+    outputs: Array, targets: Array, count: int, *, empty: Empty
 ) -> tuple[Array, Array]:
-    """Σ (y − target)² / n and ∂L/∂y = 2 (y − target) / n, with n = samples × outputs of each.
+    """Σ (y − target)² / n and ∂L/∂y = 2 (y − target) / n.
 
-    `outputs` and `targets` are (rows, outputs of each), and `samples` counts the whole global batch, so the mean is
-    the sum over all micro-batches. The loss has one element.
+    `outputs` and `targets` are (rows, outputs of each). `count`, or n, is the number of targets in the whole step, over
+    all ranks, so the mean is the sum over all micro-batches. The loss has one element.
 
-    >>> mean_squared_error(np.array([[1.0, 2.0]]), np.zeros((1, 2)), 1, empty=np.empty)
+    >>> mean_squared_error(np.array([[1.0, 2.0]]), np.zeros((1, 2)), 2, empty=np.empty)
     (array([2.5]), array([[1., 2.]]))
     """
-    count = samples * outputs.shape[1]
     upstream = empty(outputs.shape, outputs.dtype)
     np.subtract(outputs, targets, out=upstream)
     loss = np.sum(np.square(upstream).ravel(), keepdims=True)

@@ -238,8 +238,18 @@ def split_off(
             if column is not columns[at] and not is_number(cell):
                 raise fault(f"column {name!r}, row {row} is {cell[:40]!r}; give a number with a decimal point, "
                             "as only the target may hold words")
+    words = [(row, cell) for row, cell in enumerate(columns[at], start=2) if not is_number(cell)]
+    numbers = len(columns[at]) - len(words)
+    for row, cell in words:
+        if not cell.strip() or (numbers > len(words) and cell.strip().lower() in MISSING):
+            raise fault(f"column {names[at]!r}, row {row} is {cell!r}, which is no target; fill it in, or leave the "
+                        "row out")
     x = [[float(cell) for cell in column] for column in columns if column is not columns[at]]
     return {"x": np.array(x).T, "y": answers(columns[at])}
+
+
+MISSING = ("na", "n/a", "null", "none", "-", "?")
+"""Words for a missing number, where most targets are numbers; `nan` is refused as not finite."""
 
 
 def is_number(cell: str) -> bool:

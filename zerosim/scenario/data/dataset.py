@@ -33,9 +33,8 @@ class Dataset:
         "labels"    x, x_test float32 (samples, inputs); y, y_test int64 (samples,), below `classes`
         "values"    x, x_test as above; y, y_test float32 (samples, outputs); `classes` is None
         "tokens"    x, y, x_test, y_test integers (samples, sequence): tokens below `classes`, the vocabulary.
-                    y[i, t] is the target after x[i, : t + 1], or -1 for none; every sample has the same number
-                    of targets. x and y are stored in few bytes and `batch` returns int64; x_test and y_test are
-                    int64.
+                    y[i, t] is the target after x[i, : t + 1], or -1 for none. x and y are stored in few bytes, and
+                    `batch` returns int64; x_test and y_test are int64.
 
     `alphabet` has the character of each token that occurs.
 

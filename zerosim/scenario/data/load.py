@@ -117,6 +117,8 @@ def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFa
         if array.min() < least or array.max() >= classes:
             raise fault(f"{name} has the token {int(array.max() if array.max() >= classes else array.min())}; with "
                         f"{classes} tokens they go from {least} to {classes - 1}")
+        if name == "y_test" and (array == -1).all():
+            raise fault("y_test has no target that counts, since all are -1")
     x_test, y_test = (None if test is None else test.astype(np.int64) for test in map(arrays.get, ("x_test", "y_test")))
     return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
 

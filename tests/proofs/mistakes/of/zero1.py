@@ -7,7 +7,7 @@ def zero1_step(replica, batch):
     activations = batch.inputs
     for unit in replica.units:
         activations = tape.forward(unit, weights[unit], activations)
-    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.samples)
+    loss, upstream = tape.loss(replica.loss_name, activations, batch.targets, batch.counted)
     for unit in replica.backward_units:
         upstream, gradient = tape.backward(unit, weights[unit], upstream)
         replica.keep(unit, replica.reduce_scatter(unit, gradient))

@@ -8,7 +8,7 @@ def zero2_step(replica, batch):
         activations = part.inputs
         for unit in replica.units:
             activations = tape.forward(unit, weights[unit], activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, weights[unit], upstream)
             gradient = replica.reduce_scatter(unit, gradient)

@@ -8,7 +8,7 @@ def zero3_step(replica, batch):
         activations = part.inputs
         for unit in replica.units:
             activations = tape.forward(unit, replica.gather(unit), activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, replica.gather(unit), upstream)
             replica.keep_shard(unit, replica.reduce_scatter(unit, gradient))

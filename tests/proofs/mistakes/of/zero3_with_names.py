@@ -10,7 +10,7 @@ def zero3_step(replica, batch):
             weights = replica.gather(unit)
             activations = tape.forward(unit, weights, activations)
             del weights
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             weights = replica.gather(unit)
             upstream, gradient = tape.backward(unit, weights, upstream)

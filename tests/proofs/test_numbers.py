@@ -1,0 +1,184 @@
+"""Collectives that are right on symbols and wrong on numbers: laws and `check` both say so; and a right one that holds.
+
+Each has one fault, and is otherwise a fold of all vectors in rank order.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests.sampling import one_in
+from zerosim.collectives.kinds import COLLECTIVES
+from zerosim.collectives.own import collective
+from zerosim.commands.cli import main
+from zerosim.core import orders
+from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
+from zerosim.proofs.numbers import SIZES, wrong_on_numbers
+from zerosim.proofs.proof import prove
+from zerosim.proofs.subject import subject
+from zerosim.testing import LawBroken, laws
+
+
+def of_everyone(comm, x):
+    """The vector of each rank."""
+    arrays, passing = {comm.rank: x.copy()}, x.copy()
+    for step in range(comm.size - 1):
+        arriving = np.empty_like(passing)
+        comm.exchange(passing, to=right(comm), into=arriving, source=left(comm))
+        arrays[(comm.rank - step - 1) % comm.size] = passing = arriving
+    return [arrays[rank] for rank in range(comm.size)]
+
+
+def folded(arrays, reduce=np.add):
+    total = arrays[0].copy()
+    for array in arrays[1:]:
+        total = reduce(total, array)
+    return total
+
+
+def in_float32(comm, x, reduce=np.add):
+    narrow = x.astype(np.float32) if x.dtype == np.float64 else x
+    return folded(of_everyone(comm, narrow), reduce).astype(x.dtype)
+
+
+def through_float64(comm, x, reduce=np.add):
+    wide = x.astype(np.float64) if x.dtype == np.int64 else x
+    return folded(of_everyone(comm, wide), reduce).astype(x.dtype)
+
+
+def without_nan(comm, x, reduce=np.add):
+    clean = np.where(np.isnan(x), x.dtype.type(0), x) if x.dtype.kind == "f" else x
+    return folded(of_everyone(comm, clean), reduce)
+
+
+def without_subnormals(comm, x, reduce=np.add):
+    normal = x
+    if x.dtype.kind == "f":
+        normal = np.where(np.abs(x) < np.finfo(x.dtype).tiny, x.dtype.type(0), x)
+    return folded(of_everyone(comm, normal), reduce)
+
+
+def without_infinities(comm, x, reduce=np.add):
+    total = folded(of_everyone(comm, x), reduce)
+    return np.nan_to_num(total, nan=np.nan) if x.dtype.kind == "f" else total
+
+
+def from_zero(comm, x, reduce=np.add):
+    arrays = of_everyone(comm, x)
+    return folded(arrays if x.dtype == object or reduce is not np.add else [np.zeros_like(x), *arrays], reduce)
+
+
+def of_most_if_long(comm, x, reduce=np.add):
+    arrays = of_everyone(comm, x)
+    return folded(arrays[:-1] if len(x) > 100 and comm.size > 1 else arrays, reduce)
+
+
+def the_argument_if_alone(comm, x, reduce=np.add):
+    return x if comm.size == 1 else folded(of_everyone(comm, x), reduce)
+
+
+def into_the_argument(comm, x, reduce=np.add):
+    x[...] = folded(of_everyone(comm, x), reduce)
+    return x.copy()
+
+
+def sum_whatever_is_asked(comm, x, reduce=np.add):
+    return folded(of_everyone(comm, x))
+
+
+@collective(order="rank")
+def from_the_middle(comm, x):
+    arrays = of_everyone(comm, x)
+    middle = 0 if x.dtype == object else comm.size // 2
+    return folded(arrays[middle:] + arrays[:middle])
+
+
+def with_one_nan_for_all(comm, x):
+    whole = np.concatenate(of_everyone(comm, x))
+    if x.dtype.kind == "f":
+        whole[np.isnan(whole)] = np.nan
+    return whole
+
+
+WRONG = {
+    in_float32: "float64", through_float64: "int64", without_nan: "nan", without_subnormals: "e-",
+    without_infinities: "inf", from_zero: "-0.0", of_most_if_long: "1031", the_argument_if_alone: "memory",
+    into_the_argument: "changed", sum_whatever_is_asked: "reduce=np.maximum", from_the_middle: "expected",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: getattr(wrong, "__name__", ""))
+def test_what_is_wrong_on_numbers_alone_is_noticed_by_laws_and_check(wrong):
+    claims = {"collective": "all_reduce"}
+    if hasattr(wrong, "order"):
+        claims["order"] = orders.rank_order
+    with pytest.raises(LawBroken):
+        laws.check(getattr(wrong, "function", wrong), **claims)
+    assert WRONG[wrong] in wrong_on_numbers(subject(wrong, "all_reduce"), SIZES)
+
+
+def test_the_bits_of_a_copied_nan_count():
+    assert "expected nan with other bits" in wrong_on_numbers(subject(with_one_nan_for_all, "all_gather"), SIZES)
+
+
+@pytest.mark.parametrize("name", one_in(2, COLLECTIVES))
+def test_our_own_are_right_on_numbers(name):
+    assert wrong_on_numbers(subject(getattr(zs, name), name), SIZES) is None
+
+
+@collective(powers_of_two=True)
+def doubling_all_reduce(comm, x):
+    """Each rank adds what arrives to its own: of two NaNs the ranks keep different ones."""
+    total, distance = x.copy(), 1
+    while distance < comm.size:
+        arriving = np.empty_like(total)
+        comm.exchange(total, to=comm.rank ^ distance, into=arriving, source=comm.rank ^ distance)
+        total, distance = total + arriving, 2 * distance
+    return total
+
+
+def test_a_recursive_doubling_is_right_for_all_three_tools():
+    assert prove(subject(doubling_all_reduce), 4).holds
+    assert zs.check(doubling_all_reduce).passed
+    assert "every_rank_holds_the_same_bytes" in laws.check(doubling_all_reduce, examples=30)
+
+
+BOARD = {}
+
+
+def all_reduce_on_a_board(comm, x):
+    """Vectors pass through a dict; empty messages make ranks wait for each other."""
+    BOARD[comm.rank, comm.size], nothing = x.copy(), np.empty(0, np.uint8)
+    for distance in range(1, comm.size):
+        comm.exchange(nothing, to=(comm.rank + distance) % comm.size, into=nothing.copy(),
+                      source=(comm.rank - distance) % comm.size)
+    return folded([BOARD[rank, comm.size] for rank in range(comm.size)])
+
+
+def test_a_collective_that_sends_fewer_chunks_than_any_can_is_not_proved():
+    assert [fault.what for fault in prove(subject(all_reduce_on_a_board), 3).faults] == [
+        "the ranks send 0 chunks, and 12 is the least: data passes outside of messages, which processes cannot do"]
+    assert not zs.check(all_reduce_on_a_board).passed
+
+
+def long_all_reduce(comm, x):
+    return of_most_if_long(comm, x)
+
+
+def test_a_collective_that_is_wrong_on_long_vectors_is_not_proved(capsys):
+    name = f"{__file__}:long_all_reduce"
+    for ranks in range(2, 6):
+        assert re.match(r"with \d+ elements: rank 0, chunk 0: g\d+ is missing; it holds",
+                        prove(subject(long_all_reduce), ranks).faults[0].what)
+    assert main(["prove", name, "--ranks", "3", "--elements", "0,100"]) == 0
+    assert "the same on every rank, with 0, 3, 100 elements, also when sends wait" in capsys.readouterr().out
+    assert main(["prove", name, "--ranks", "3", "--elements", "101"]) == 1
+    assert "test_numbers.py:long_all_reduce --ranks 3 --elements 101" in capsys.readouterr().out
+
+
+def test_blocks_of_equal_length_refuse_other_elements():
+    with pytest.raises(UsageError, match="has blocks of equal length, and is asked for 7 on 2 ranks; give a multip"):
+        zs.prove("direct.all_to_all", ranks=2, elements=[7])

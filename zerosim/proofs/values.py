@@ -1,0 +1,83 @@
+"""Kinds of numbers on which a collective can be wrong, each with a purpose.
+
+    exact        small whole numbers, in dtypes where every order of addition gives the same bits
+    full         odd numbers that need almost every bit of their dtype; sums of 32 are exact
+    tiny         multiples of the least subnormal number; their sums are exact
+    limits       infinities, NaN and −0, whose sums are the same in every order
+    cancelling   big, −big, 1 and tiny: almost every order of addition gives different bits
+    random       normally distributed, rounded
+    special      ±0, ±inf, NaN, subnormals, the largest: bytes that only copying keeps
+
+Where numbers are added, all NaNs are alike: IEEE 754 leaves the payload of NaN + NaN to the processor, which takes that
+of the first operand or of the second, so a + b and b + a differ. A copy keeps the payload.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from zerosim.core.allocation import Array
+from zerosim.core.errors import UsageError
+from zerosim.core.not_a_number import with_one_nan
+
+FLOATS = ("float64", "float32", "float16")
+WIDE = ("float64", "float32", "int64", "int32")
+ONE_SUM = ("exact", "full", "tiny", "limits")
+"""The kinds whose sums are the same in every order."""
+DTYPES = {"exact": WIDE, "full": (*WIDE, "float16")}
+"""The dtypes of kinds that are not for all `FLOATS` and no others."""
+SPARE_BITS = 6
+"""The bits that a `full` number leaves for sums: one for its steps in the table, and five for 32 of them."""
+
+
+@cache
+def alphabet(values: str, dtype: str) -> Array:
+    """The elements from which vectors of a kind are drawn.
+
+    >>> alphabet("exact", "int32")[[0, 1, 2, -3, -2, -1]]
+    array([ 1,  2,  3, -2, -1,  0], dtype=int32)
+    >>> alphabet("full", "float64")[:2] - 2.0**47
+    array([-1.00000000e+00, -2.81474977e+14])
+    """
+    whole = np.dtype(dtype).kind == "i"
+    match values:
+        case "exact":
+            elements: Any = [*range(1, 193), *range(-63, 1)]
+        case "full":
+            top = 2 ** ((np.iinfo(dtype).bits - 1 if whole else np.finfo(dtype).nmant + 1) - SPARE_BITS)
+            elements = [(-1) ** number * (top - number % (top // 2) * 2 - 1) for number in range(64)]
+        case "tiny":
+            least = np.finfo(dtype).smallest_subnormal
+            elements = [number * least for number in range(-24, 25) if number]
+        case "limits":
+            elements = [1, 2, -3, -0.0, np.nan, np.inf, -np.inf]
+        case "cancelling":
+            big = 2.0 ** (np.finfo(dtype).nmant + 2)
+            elements = [1, big, -big, 1 / big, -1 / big, 3, -1, 0]
+        case "random":
+            elements = np.random.default_rng(0).standard_normal(256)
+        case "special":
+            limits = np.finfo(dtype)
+            least = limits.smallest_subnormal
+            elements = [1, -0.0, np.nan, np.inf, -np.inf, least, -least, limits.max, -np.nan, 0]
+        case _:
+            raise UsageError(f"values={values!r}: one of exact, full, tiny, limits, cancelling, random, special, "
+                             "symbols")
+    return np.array(elements, dtype)
+
+
+def same_numbers(have: Array, due: Array, *, payloads: bool) -> bool:
+    """Whether two arrays have the same bytes; unless `payloads` count, NaN equals NaN.
+
+    >>> nan, other = np.array([np.nan]), np.array([-np.nan])
+    >>> same_numbers(nan, other, payloads=False), same_numbers(nan, other, payloads=True)
+    (True, False)
+    >>> same_numbers(np.array([0.0]), np.array([-0.0]), payloads=False)
+    False
+    """
+    if have.dtype != due.dtype or have.shape != due.shape:
+        return False
+    if payloads or have.dtype.kind != "f":
+        return have.tobytes() == due.tobytes()
+    return with_one_nan(have.copy()).tobytes() == with_one_nan(due.copy()).tobytes()
