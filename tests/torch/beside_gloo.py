@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as 
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import zerosim.torch  # noqa: F401 - registers the backend
+import zerosim.torch.backend  # noqa: F401 - registers the backend
 from tests.torch.ways import perceptron, sharded
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import broadcast_object, gather_objects

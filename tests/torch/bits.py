@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-import zerosim.torch  # noqa: F401 - registers the backend
+import zerosim.torch.backend  # noqa: F401 - registers the backend
 from tests.torch.alone import Alone
 from tests.torch.ways import WAYS, Trainer, way_named
 from zerosim.torch.backend import Done as Began

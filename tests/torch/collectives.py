@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-import zerosim.torch  # noqa: F401 - registers the backend
+import zerosim.torch.backend  # noqa: F401 - registers the backend
 from zerosim.core.errors import CollectiveError
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8)

@@ -3,14 +3,18 @@
 import argparse
 import sys
 
-from zerosim.commands.torch import add_arguments, main
 from zerosim.core.errors import UsageError
+from zerosim.torch.check.running import leave
+from zerosim.torch.command import add_arguments, main
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m zerosim.torch", description=__doc__)
     add_arguments(parser)
+    arguments = parser.parse_args()
     try:
-        code = main(parser.parse_args(), ours=False)
+        code = main(arguments, ours=False)
     except UsageError as error:
         parser.error(str(error))
+    if arguments.check:
+        leave(code)
     sys.exit(code)

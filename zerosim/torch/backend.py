@@ -2,7 +2,9 @@
 
 Every operation runs at once, in the thread that calls it, so there is no queue and nothing overlaps. The orders of
 addition are those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c]. A receive takes place
-when it is waited for. `CALLS` has one line for each collective: its name, the lines that called it, and its bytes.
+when it is waited for. Importing this module connects the ranks and registers the backend.
+
+`CALLS` has one line for each collective: its name, the lines that called it, and its bytes.
 """
 
 import os
@@ -320,3 +322,9 @@ def set_environment() -> None:
         "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local_ranks.index(comm.rank)),
         "LOCAL_WORLD_SIZE": str(len(local_ranks)), "MASTER_PORT": str(port),
         "MASTER_ADDR": "127.0.0.1" if len(local_ranks) == comm.size else hosts[0]}
+
+
+set_environment()
+if "ZEROSIM" not in dist.Backend._plugins:
+    dist.Backend.register_backend(
+        "zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])

@@ -11,23 +11,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim.torch.check.book import CheckFinding, lines
-from zerosim.torch.check.judge import FINISHED, judge
-from zerosim.torch.check.record import Frame, Record
+from zerosim.torch.check.book import NOT_JUDGED, Book, CheckFinding, lines
+from zerosim.torch.check.judge import FINISHED, judged
+from zerosim.torch.check.record import Frame, Record, RecordError
 
 __all__ = ["Checked", "checking"]
 
 
 @dataclass
 class Checked:
-    """What a check has found, once it is over: the document `zerosim.check/2`."""
+    """What a check has found, once it is over: the document `zerosim.check/3`."""
 
     document: dict[str, Any] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[CheckFinding]:
-        """All findings, the first step's first."""
+        """What a wrong program alone computes, the first step's first."""
         return [CheckFinding(**finding) for finding in self.document.get("findings", ())]
+
+    @property
+    def suspicions(self) -> list[CheckFinding]:
+        """What a right program could compute, too."""
+        return [CheckFinding(**finding) for finding in self.document.get("suspicions", ())]
 
 
 @contextmanager
@@ -35,8 +40,8 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
     """A context in a script whose process group has been made; all ranks leave it together, with the same findings.
 
     Optimizers that were made before it are named. The ranks exchange their records over the script's own process group
-    when they leave. With `raises` findings are an AssertionError on every rank, as in a test. A body that raises is not
-    judged.
+    when they leave. With `raises` findings are an AssertionError on every rank, as in a test; suspicions are not. A
+    body that raises is not judged.
     """
     import torch.distributed as dist  # noqa: PLC0415 - records are judged without PyTorch
 
@@ -45,15 +50,19 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
     checked, frames = Checked(), list[Frame]()
     recorder = Recorder(frames.append)
     for optimizer in optimizers:
-        recorder.step_of(optimizer)
+        recorder.window.step_of(optimizer)
     with recorder.listening():
         yield checked
-    record = Record.of([*frames, Frame(recorder.facts, ended=recorder.failed or FINISHED)])
-    record.facts.rank, record.facts.size = dist.get_rank(), dist.get_world_size()
-    records: list[Any] = [None] * record.facts.size
-    dist.all_gather_object(records, record)
-    checked.document |= judge(records)
-    if record.facts.rank == 0 and not quiet:
+    recorder.window.write(ended=recorder.failed or FINISHED)
+    records: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(records, Record.of(frames))
+    try:
+        checked.document |= judged(records)
+    except RecordError as error:
+        book = Book()
+        book.judge("gradient", NOT_JUDGED, str(error))
+        checked.document |= book.document(0, {"updates": 0, "ranks": len(records)})
+    if dist.get_rank() == 0 and not quiet:
         print("\n".join(lines(checked.document)), file=sys.stderr, flush=True)
     if raises and checked.findings:
         raise AssertionError("\n".join(map(str, checked.findings)))

@@ -67,10 +67,10 @@ def gathered_parameters(modules: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 def of_wrapper(trainer: Any, module: Any, kwargs: dict[str, Any]) -> tuple[str, list[int], Any, bool]:
     """A trainer's name and ranks, the dtype in which it reduces, and whether it shards what ranks have initialised."""
     name = type(trainer).__name__ if trainer is not None else "FSDP2"
-    if name == "DistributedDataParallel":
-        return name, list(dist.get_process_group_ranks(trainer.process_group)), None, False
     policy = kwargs.get("mixed_precision") or kwargs.get("mp_policy")
     reduced = policy and (policy.reduce_dtype or policy.param_dtype)
+    if name == "DistributedDataParallel":
+        return name, list(dist.get_process_group_ranks(trainer.process_group)), reduced, False
     mesh = kwargs.get("mesh") or kwargs.get("device_mesh")
     group = sorted(mesh.mesh.flatten().tolist()) if mesh is not None else list(range(dist.get_world_size()))
     return name, group, reduced, not kwargs.get("sync_module_states")

@@ -3,14 +3,14 @@
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import Batch, Gathered, Record, Step
+from zerosim.torch.check.record import Activation, Gathered, Record, Sketched, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -30,20 +30,31 @@ def differences(steps: list[Step], experts: Iterable[str] = ()) -> Iterator[tupl
                     yield name, other, rank
 
 
+def together(records: list[Record], steps: list[Step]) -> bool:
+    """Whether the ranks train one model: a trainer reduces over them, or their optimizers see the same gradients."""
+    return bool(records[0].facts.trainer) or reduces(steps)
+
+
 def weights(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> bool:
     """Whether all ranks hold the same weights; else it makes no sense to compare what they compute with them."""
     first = previous is None
     what = "initial weights" if first and steps[0].number == 1 else "replicas"
+    others(book, steps)
     difference = next(differences(steps, records[0].facts.experts), None)
     if difference is not None:
         name, other, rank = difference
-        if first and not records[0].facts.trainer and not reduces(steps):
+        if first and not together(records, steps):
             book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
             book.judge("gradient", NOT_JUDGED, "each rank has a model of its own, without a trainer")
             return False
         if not book.findings:
-            cause = "other initial weights" if what == "initial weights" else "replicas have drifted apart"
-            book.find(what, steps[rank], cause, f"{name} has different bits than on rank {steps[other].rank}", name)
+            text, by_hand = f"{name} has different bits than on rank {steps[other].rank}", bool(records[0].facts.row)
+            if what == "initial weights":
+                book.find(steps[rank], "other initial weights", text, name, proved=not by_hand)
+            else:
+                book.find(steps[rank], "replicas have drifted apart", text + (
+                    "; local SGD would do so, if the script averages weights later" if book.may_average else ""),
+                    name, proved=not (by_hand or book.may_average))
         book.diverged = book.diverged or steps[0].number
         return first
     if book.diverged and steps[0].number > book.diverged and not records[0].facts.wrapped_again:
@@ -52,16 +63,43 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
         for name in getattr(records[0].facts, kind):
             values = [getattr(record.facts, kind).get(name) for record in records]
             differing = first_different(values)
-            if differing is None or (kind == "wrapped" and None in values):
+            if differing is None or None in values:
                 continue
             text = f"the buffer {name} has different bits than on rank 0" if kind == "buffers" else (
                 f"{name} was initialised with other values than on rank 0, and sharding does not broadcast: the "
                 f"model is a patchwork of {len(values)} initialisations")
-            book.find(what, steps[differing], "other initial weights", text, name,
+            book.find(steps[differing], "other initial weights", text, name, proved=kind == "wrapped",
                       line=records[0].facts.wrapping_line if kind == "wrapped" else "")
-            return True
-    book.judge(what, EQUAL, "all ranks hold the same bits")
+            if kind == "wrapped":
+                return True
+    if len(steps) > 1:
+        book.judge(what, EQUAL, "all ranks hold the same bits")
+    else:
+        book.judge(what, NOT_JUDGED, "there is one rank")
     return True
+
+
+def others(book: Book, steps: list[Step]) -> None:
+    """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change."""
+    for name in steps[0].others if all(step.others for step in steps) else ():
+        now = {rank: (step.others[name].key, step.others[name].bits) for rank, step in enumerate(steps)
+               if name in step.others and all(stop > start for start, stop in step.others[name].key)}
+        then = book.copies.setdefault(name, dict(now))
+        places = dict[object, tuple[int, int]]()
+        for rank, (key, bits) in now.items():
+            other, of_other = places.setdefault(key, (rank, bits))
+            if of_other != bits:
+                book.find(steps[rank], "a model without an optimizer differs",
+                          f"{name} has different bits than on rank {steps[other].rank}", name, proved=False)
+        moved = [rank for rank in now if rank in then and then[rank] != now[rank]]
+        still = [rank for rank in now if rank in then and then[rank] == now[rank]]
+        if len(places) == len(now) > 1 and moved and still:
+            alike = all(then_of.get(rank) == (step.others[other].key, step.others[other].bits)
+                        for other, then_of in book.copies.items() for rank in still
+                        for step in [steps[rank]] if other in step.others)
+            book.find(steps[still[0]], "a model without an optimizer differs",
+                      f"the shard of {name} has never changed here, and has on rank {steps[moved[0]].rank}", name,
+                      proved=alike)
 
 
 def reduces(steps: list[Step]) -> bool:
@@ -76,50 +114,89 @@ def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
     """Compare the batches; false if ranks that must share them do not."""
     counts = [len({term.backward for terms in step.terms.values() for term in terms}) for step in steps]
     if len(set(counts)) > 1:
-        book.find("inputs", steps[counts.index(min(counts))], "a rank with fewer micro-batches",
+        book.find(steps[counts.index(min(counts))], "a rank with fewer micro-batches",
                   f"the ranks have {counts} micro-batches")
-    alone = bool(records[0].facts.trainer) or not records[0].facts.communicates
+    trainer, seen = records[0].facts.trainer, False
+    alone = bool(trainer) or not records[0].facts.communicates
     for number, row in enumerate(zip(*(step.batches for step in steps), strict=False), 1):
         heads: dict[int, int] = {}
-        samplers(book, steps, row)
+        sizes = [batch.samples for batch in row]
+        if trainer and len(set(sizes)) > 1:
+            book.find(steps[sizes.index(min(sizes))], "batches of unequal size",
+                      f"the ranks were given {sizes} samples (micro-batch {number}), and the mean over ranks gives "
+                      "each rank the same weight", line=row[sizes.index(min(sizes))].line)
         for rank, batch in enumerate(row):
-            facts = records[rank].facts
+            facts, seen = records[rank].facts, seen or bool(batch.given)
             of_row = [other for other, record in enumerate(records) if record.facts.rank in facts.row]
             if of_row and batch.given != row[of_row[0]].given and not facts.takes_shards:
-                book.find("inputs", steps[rank], "different samples in a tensor-parallel group",
+                book.find(steps[rank], "different samples in a tensor-parallel group",
                           f"ranks {listed(facts.row)} hold parts of the same layers and were given different batches "
                           f"(micro-batch {number})", line=batch.line)
                 return False
             if of_row and batch.returned != row[of_row[0]].returned and facts.returns_partial:
-                book.find("weights of the forward", steps[rank], "another model in parts",
-                          f"the outputs differ on the tensor-parallel ranks {listed(facts.row)}: parts were not added",
-                          line=batch.line)
+                book.find(steps[rank], "another model in parts", "the outputs differ on the tensor-parallel ranks "
+                          f"{listed(facts.row)}: parts were not added", line=batch.line, proved=not facts.sent)
                 return False
             head = of_row[0] if of_row and not facts.takes_shards else rank
             other = heads.setdefault(batch.given, head)
             if batch.given and other != head and alone:
-                book.find("inputs", steps[rank], "the same samples",
-                          f"ranks {steps[other].rank}, {facts.rank} were given the same batch (micro-batch {number}): "
-                          "is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line)
-                return True
-    book.judge("inputs", EQUAL, "all batches of all ranks differ" if alone else "the ranks communicate in the forward")
+                book.shared.setdefault((steps[other].rank, facts.rank), []).append((steps[rank], number, batch))
+    for rank, step in enumerate(steps):
+        for other in range(rank):
+            book.twins.setdefault((steps[other].rank, step.rank), []).append(same_terms(step, steps[other]))
+    if seen and len(steps) > 1:
+        book.judge("inputs", EQUAL, "no two ranks were given the same batches" if alone else
+                   "the ranks communicate in the forward")
+    elif any(step.batches for step in steps):
+        book.judge("inputs", NOT_JUDGED, "there is one rank" if seen else
+                   "the models were given no tensors, or constants")
     return True
 
 
-def samplers(book: Book, steps: list[Step], row: Sequence[Batch]) -> None:
-    """Compare the samplers that have begun an epoch with a micro-batch, of which `row` has each rank's batch."""
-    first = row[0].epoch
-    for step, batch in zip(steps, row, strict=True) if all(batch.epoch for batch in row) else ():
-        epoch = batch.epoch
-        key = next((key for key in ("num_replicas", "seed", "epoch") if epoch[key] != first[key]), "")
-        if key and epoch["samples"] == first["samples"]:
-            book.find("inputs", step, "the same samples",
-                      f"the DistributedSampler has {key}={epoch[key]}, and {first[key]} on rank 0: the ranks "
-                      "draw shares of different orders, which overlap", line=batch.epoch_line)
-    if first and str(first) in book.epochs:
-        book.find("inputs", steps[0], "the same samples every epoch", "a DistributedSampler gives the samples of an "
-                  "earlier epoch again: call sampler.set_epoch(epoch)", line=row[0].epoch_line)
-    book.epochs.add(str(first) if first else "")
+def same_terms(step: Step, other: Step) -> bool:
+    """Whether two ranks have computed the same bits of each gradient, and some that are not 0."""
+    return step.terms.keys() == other.terms.keys() and all(
+        len(step.terms[name]) == len(other.terms[name]) and all(
+            (term.part.sums == there.part.sums).all()
+            for term, there in zip(step.terms[name], other.terms[name], strict=True)) for name in step.terms) and any(
+                term.part.sums.any() for terms in step.terms.values() for term in terms)
+
+
+def same_samples(book: Book, records: list[Record]) -> None:
+    """Say which ranks were given the same batch: a finding, if they have computed nothing else.
+
+    What a rank is given in each step, beside what the other one is not given, is no batch: a classifier's prompts.
+    """
+    for (other, rank), seen in book.shared.items():
+        here, there = ([{batch.given for batch in step.batches} for step in records[each].steps if step.batches]
+                       for each in (rank, other))
+        always = set.intersection(*here) if len(here) > 1 and not set.union(*here) <= set.union(*there) else set()
+        proved = bool(records[0].facts.trainer) and len(book.twins[other, rank]) > 1 and all(book.twins[other, rank])
+        for step, number, batch in seen:
+            if proved or batch.given not in always:
+                book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "
+                          f"{number})" + (", and computed the same gradients in each step" if proved else "")
+                          + ": is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line,
+                          proved=proved)
+                break
+
+
+def samplers(book: Book, records: list[Record]) -> None:
+    """Compare the samplers with which epochs of training have begun, also beyond the observed steps."""
+    seen = set[str]()
+    for row in zip(*(record.facts.epochs for record in records), strict=False):
+        first = row[0]
+        for record, epoch in zip(records, row, strict=True):
+            key = next((key for key, value in first.settings.items() if epoch.settings[key] != value), "")
+            if key and epoch.samples == first.samples:
+                book.find(Step(0, epoch.step, rank=record.facts.rank), "samplers of other orders",
+                          f"the DistributedSampler has {key}={epoch.settings[key]}, and {first.settings[key]} on rank "
+                          "0: the ranks draw shares of different orders, which overlap", line=epoch.line)
+        begun = f"{first.samples} {first.settings}"
+        if begun in seen:
+            book.find(Step(0, first.step), "the same samples every epoch", "a DistributedSampler gives the samples of "
+                      "an earlier epoch again: call sampler.set_epoch(epoch)", line=first.line)
+        seen.add(begun)
 
 
 def overlaps(book: Book, records: list[Record]) -> None:
@@ -137,32 +214,35 @@ def overlaps(book: Book, records: list[Record]) -> None:
         for (rank, other, lag), count in runs.items():
             if count == 3:
                 step, batch = row[rank]
-                book.find("inputs", step, "batches overlap",
+                book.find(step, "batches overlap",
                           f"its batches are those that rank {row[other][0].rank} has had {lag} before: the "
-                          f"loader advances by less than the batches of {len(row)} ranks", line=batch.line)
+                          f"loader advances by less than the batches of {len(row)} ranks", line=batch.line,
+                          proved=lag < len(row))
         for rank, (_, batch) in enumerate(row):
             if batch.given:
                 seen.setdefault(batch.given, (rank, number))
 
 
-def settings(book: Book, unknown: list[str], steps: list[Step]) -> None:
+def settings(book: Book, records: list[Record], steps: list[Step]) -> None:
     """Compare the settings of the optimizers, what is frozen, and what is not registered."""
-    first = steps[0]
+    first, unknown, one = steps[0], records[0].facts.unknown, together(records, steps)
     for step in steps:
         for group, of_first in zip(step.settings, first.settings, strict=False):
             key = next((key for key in of_first if group.get(key) != of_first[key]), None)
             if key is not None:
-                book.find("update", step, f"another {'learning rate' if key == 'lr' else key} on a rank",
-                          f"{key} is {group.get(key)}, and {of_first[key]} on rank 0")
+                book.find(step, "another learning rate on a rank",
+                          f"{key} is {group.get(key)}, and {of_first[key]} on rank 0",
+                          proved=one and key in ("lr", "weight_decay", "momentum", "betas", "eps"))
         name = next((name for name, weight in step.weights.items()
                      if name in first.weights and first.weights[name].trains != weight.trains), None)
         if name is not None:
-            book.find("parameters", step, "a parameter is frozen on one rank",
+            book.find(step, "a parameter is frozen on one rank",
                       f"{name} has requires_grad={step.weights[name].trains}, and {not step.weights[name].trains} on "
-                      "rank 0", name)
-    book.judge("update", EQUAL, "settings and optimizer state are alike on all ranks")
+                      "rank 0", name, proved=one)
+    if len(steps) > 1:
+        book.judge("update", EQUAL, "settings and optimizer state are alike on all ranks")
     if unknown:
-        book.find("parameters", first, "an unregistered parameter",
+        book.find(first, "an unregistered parameter",
                   f"the loss uses a parameter {unknown[0]} that belongs to no module of the model and to no "
                   "optimizer (a list instead of nn.ModuleList?)")
 
@@ -171,13 +251,13 @@ def states(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
     """Find ranks that have lost optimizer state, or that count other updates than ranks with the same parameters."""
     for before, step in zip(previous or (), steps, strict=False):
         if before.states_after and not step.states and any(other.states for other in steps):
-            return book.find("update", step, "optimizer state is lost", f"{before.states_after} parameters had state "
+            return book.find(step, "optimizer state is lost", f"{before.states_after} parameters had state "
                              "here after the last update, and have none now")
     for step in steps:
         for name, count in step.states.items():
             of_first = steps[0].states.get(name, count)
             if count != of_first and -1 not in (count, of_first):
-                return book.find("update", step, "optimizer state is lost",
+                return book.find(step, "optimizer state is lost",
                                  f"the state of {name} counts {count:g} updates, and {of_first:g} on rank 0", name)
     return None
 
@@ -193,10 +273,12 @@ def forwards(book: Book, steps: list[Step], previous: list[Step] | None) -> None
             if all(name in other.weights for other in steps) and not of_shards(name, steps, gathered):
                 stale = previous and of_shards(name, previous, gathered)
                 cause = "stale gathered weights" if stale else "weights changed between gather and use"
-                return book.find("weights of the forward", step, cause,
-                                 f"the forward used values of {name} that are not those of its shards", name,
-                                 line=gathered.line)
-    return book.judge("weights of the forward", EQUAL, "gathered weights are those of the shards")
+                alike = {other.gathered[name].bits for other in steps if name in other.gathered}
+                return book.find(step, cause, f"the forward used values of {name} that are not those of its shards",
+                                 name, line=gathered.line, proved=bool(stale) or len(alike) > 1)
+    if any(step.gathered for step in steps):
+        book.judge("weights of the forward", EQUAL, "gathered weights are those of the shards")
+    return None
 
 
 def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
@@ -212,17 +294,26 @@ def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
             if (steps[other].rank in facts.group and facts.trainer) or not step.batches or (
                     [batch.given for batch in step.batches] != [batch.given for batch in steps[other].batches]):
                 continue
-            seen, unlike = set[int](), None
+            seen, different = set[int](), None
             for here, there in zip(step.activations, steps[other].activations, strict=False):
                 if (here.module, here.bits) == (there.module, there.bits) and here.bits not in seen and (
                         len(here.sums) == len(there.sums) > 0):
                     seen.add(here.bits)
-                    size = np.sqrt(here.squares.sum() + there.squares.sum())
-                    if np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size:
-                        unlike = here
-            if unlike is not None:
-                return book.find("gradient", step, "a sum is missing in backward",
-                                 f"ranks {steps[other].rank} and {step.rank} hold the same output of "
-                                 f"{unlike.module}, and not the same gradient of it: what uses it in parts must add "
-                                 "the parts of its gradient over these ranks", line=unlike.line)
+                    different = here if unlike(here, there) else different
+            if different is not None:
+                theirs = steps[other]
+                unequal = any(
+                    (weight.bits, weight.key) == (theirs.weights[name].bits, theirs.weights[name].key)
+                    and unlike(step.gradients[name], theirs.gradients[name]) for name, weight in step.weights.items()
+                    if name in theirs.weights and name in step.gradients and name in theirs.gradients)
+                return book.find(step, "a sum is missing in backward",
+                                 f"ranks {theirs.rank} and {step.rank} hold the same output of {different.module}, and "
+                                 "not the same gradient of it: what uses it in parts must add the parts of its "
+                                 "gradient over these ranks", line=different.line, proved=unequal)
     return None
+
+
+def unlike(here: Activation | Sketched, there: Activation | Sketched) -> bool:
+    """Whether two sketches differ by more than the root of a rounding error."""
+    size = np.sqrt(here.squares.sum() + there.squares.sum())
+    return bool(np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)

@@ -1,10 +1,11 @@
-"""What a check has to say: findings, and a verdict for each subject."""
+"""What the judge has said so far: findings, suspicions, and for each subject the verdicts with reasons and counts."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zerosim.core.words import plural
-from zerosim.torch.check.record import Step
+from zerosim.torch.check.causes import CAUSES
+from zerosim.torch.check.record import Batch, Step, Term
 
 WITHIN, EQUAL, NOT_JUDGED = "within the rounding of any order of addition", "equal", "not judged"
 SUBJECTS = ("initial weights", "inputs", "weights of the forward", "gradient", "clipping", "update", "replicas",
@@ -14,7 +15,7 @@ TRAINING_APART = ("replicas have drifted apart", "own gradient only", "the mean 
 
 @dataclass
 class CheckFinding:
-    """One fault: `elements` are how many numbers of the sketch are wrong; `line` is the script's, as file:number."""
+    """One fault, or one suspicion: `elements` are how many numbers of the sketch are wrong; `line` is the script's."""
 
     what: str
     step: int
@@ -32,56 +33,96 @@ class CheckFinding:
 
 @dataclass
 class Book:
-    """Findings, the first of each cause, and for each subject the verdicts with the reason of the first."""
+    """The first finding and the first suspicion of each cause, and how often each subject got each verdict, and why."""
 
-    findings: dict[tuple[str, str], CheckFinding] = field(default_factory=dict)
-    verdicts: dict[str, dict[str, str]] = field(default_factory=dict)
-    epochs: set[str] = field(default_factory=set)
-    """The epochs that a DistributedSampler has begun."""
+    findings: dict[str, CheckFinding] = field(default_factory=dict)
+    suspicions: dict[str, CheckFinding] = field(default_factory=dict)
+    verdicts: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    may_average: bool = False
+    """Whether ranks may train apart and average their weights at a time that was not seen."""
     diverged: int = 0
     """The first step before which replicas had different weights."""
     rejoined: bool = False
     """Whether they had the same weights later: the ranks average weights, not gradients."""
     changes: dict[str, list[bool]] = field(default_factory=dict)
     """For each parameter with a gradient, whether each update has changed it."""
+    twins: dict[tuple[int, int], list[bool]] = field(default_factory=dict)
+    """For two ranks, whether all gradients had the same bits in each step."""
+    shared: dict[tuple[int, int], list[tuple[Step, int, Batch]]] = field(default_factory=dict)
+    """For two ranks, the steps and micro-batches in which both got the same batch."""
+    lost: dict[int, list[tuple[Step, Term | None]]] = field(default_factory=dict)
+    """For each optimizer, the first rank's steps, and a term that a loop may have lost in it."""
+    parameters: dict[str, bool] = field(default_factory=dict)
+    """For each parameter of an optimizer, whether its gradient was judged in some step."""
+    micro_batches: int = 0
+    """How many micro-batches of each rank were judged."""
+    copies: dict[str, dict[int, tuple[object, int]]] = field(default_factory=dict)
+    """For each weight that no optimizer has, its place and its first digest on each rank."""
 
-    def find(self, what: str, step: Step, cause: str, text: str, parameter: str = "", elements: int = 0,
-             line: str = "") -> None:
-        finding = CheckFinding(what, step.number, step.rank, cause, text, parameter, elements, line or step.line)
-        self.findings.setdefault((what, cause), finding)
+    def find(self, step: Step, cause: str, text: str, parameter: str = "", elements: int = 0, line: str = "",
+             proved: bool = True) -> None:
+        """Write down a finding if its evidence is complete, else a suspicion."""
+        row = CAUSES.get(cause)
+        assert row is not None, cause
+        finding = CheckFinding(row.what, step.number, step.rank, cause, text, parameter, elements, line or step.line)
+        (self.findings if proved and row.evidence else self.suspicions).setdefault(cause, finding)
 
     def judge(self, what: str, verdict: str, why: str) -> None:
-        self.verdicts.setdefault(what, {}).setdefault(verdict, why)
+        self.verdicts.setdefault(what, {}).setdefault(verdict, []).append(why)
 
-    def document(self, steps: int) -> dict[str, Any]:
-        """The document `zerosim.check/2`."""
+    def verdict(self, what: str) -> dict[str, Any] | None:
+        """The strongest verdict on a subject, and how many steps were not judged and why; None if not looked at."""
+        received = self.verdicts.get(what, {})
+        best = next((verdict for verdict in (WITHIN, EQUAL, NOT_JUDGED) if verdict in received), None)
+        if best is None:
+            return None
+        whys, missing = received[best], received.get(NOT_JUDGED, [])
+        judged, why = (0 if best == NOT_JUDGED else len(whys)), whys[0]
+        of = judged + len(missing)
+        if judged and missing:
+            why += f"; {len(missing)} of {of} steps were not judged: {missing[0]}"
+        return {"what": what, "verdict": best, "why": why, "judged": judged, "of": of}
+
+    def document(self, steps: int, facts: dict[str, Any]) -> dict[str, Any]:
+        """The document `zerosim.check/3`."""
         if self.rejoined:
-            for key in [key for key in self.findings if key[1] in TRAINING_APART]:
-                del self.findings[key]
+            for cause in TRAINING_APART:
+                self.findings.pop(cause, None)
+                self.suspicions.pop(cause, None)
             for what in ("gradient", "replicas"):
-                self.judge(what, NOT_JUDGED, "ranks train apart, and average their weights")
-        findings = sorted(self.findings.values(), key=lambda finding: (
-            finding.step, SUBJECTS.index(finding.what), finding.rank))
-        wrong, judged = {finding.what for finding in findings}, []
-        for what in SUBJECTS:
-            received = self.verdicts.get(what, {})
-            if what not in wrong or NOT_JUDGED in received:
-                weakest = next((verdict for verdict in (NOT_JUDGED, WITHIN, EQUAL) if verdict in received), NOT_JUDGED)
-                judged.append({"what": what, "verdict": weakest, "why": received.get(weakest, "it was not seen")})
-        return {"schema": "zerosim.check/2", "steps": steps, "verdicts": judged,
-                "findings": [asdict(finding) for finding in findings]}
+                self.verdicts[what] = {NOT_JUDGED: ["ranks train apart, and average their weights"]}
+        for cause in self.findings:
+            self.suspicions.pop(cause, None)
+        wrong = {finding.what for finding in (*self.findings.values(), *self.suspicions.values())}
+        verdicts = [verdict for what in SUBJECTS if (verdict := self.verdict(what)) is not None and (
+            what not in wrong or verdict["verdict"] == NOT_JUDGED or verdict["judged"] < verdict["of"])]
+        return {"schema": "zerosim.check/3", **{name: [asdict(finding) for finding in sorted(
+            found.values(), key=lambda finding: (finding.step, SUBJECTS.index(finding.what), finding.rank))]
+            for name, found in (("findings", self.findings), ("suspicions", self.suspicions))},
+            "steps": steps, **facts, "micro_batches": self.micro_batches, "parameters": len(self.parameters),
+            "parameters_judged": sum(self.parameters.values()), "verdicts": verdicts}
 
 
 def unjudged(document: dict[str, Any]) -> str:
-    """Why gradients were not judged; empty if they were, or if they are a finding."""
-    return next((verdict["why"] for verdict in document["verdicts"]
-                 if (verdict["what"], verdict["verdict"]) == ("gradient", NOT_JUDGED)), "")
+    """Why gradients were not judged; empty if they were in some step, or if they are a finding."""
+    if any(finding["what"] == "gradient" for finding in document["findings"]):
+        return ""
+    return next((("" if verdict["judged"] else verdict["why"]) for verdict in document["verdicts"]
+                 if verdict["what"] == "gradient"), "" if any(
+                     finding["what"] == "gradient" for finding in document["suspicions"]) else "no step was judged")
 
 
 def lines(document: dict[str, Any]) -> list[str]:
-    """The document as text: one line for each finding and verdict."""
-    findings = [f"zerosim: FOUND {CheckFinding(**finding)}" for finding in document["findings"]]
+    """The document as text: one line for each verdict, suspicion and finding; findings come last."""
+    said = [f"zerosim: {word} {CheckFinding(**finding)}" for word, name in (
+        ("SUSPICIOUS", "suspicions"), ("FOUND", "findings")) for finding in document[name]]
     verdicts = ["zerosim: {what}: {verdict}: {why}".format(**verdict) for verdict in document["verdicts"]]
-    outcome = plural(len(findings), "finding") if findings else (
-        "gradients were not judged" if unjudged(document) else "no findings")
-    return [*findings, *verdicts, f"zerosim: checked {plural(document['steps'], 'step')}: {outcome}"]
+    outcome = [plural(len(document["findings"]), "finding")] if document["findings"] else []
+    outcome += ["gradients were not judged"] if unjudged(document) else [] if outcome else ["no findings"]
+    outcome += [plural(len(document["suspicions"]), "suspicion")] if document["suspicions"] else []
+    rest = document["updates"] - document["steps"]
+    of = f" of {document['updates']:,} (--check-steps A..B checks others)" if rest > 0 else ""
+    micro, judged = document["micro_batches"], document["parameters_judged"]
+    if judged:
+        of += f", {micro:,} micro-batch{'es' * (micro != 1)}, {judged} of {plural(document['parameters'], 'parameter')}"
+    return [*verdicts, f"zerosim: checked {plural(document['steps'], 'step')}{of}: {', '.join(outcome)}", *said]

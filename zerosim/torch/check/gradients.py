@@ -4,8 +4,9 @@ Sketches are linear, so the sketch of what any program would have got is compute
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,8 @@ SURE = 8.0
 """As in `sketch.py`: an error of more standard deviations is not a rounding error."""
 CLOSE = 0.1
 """A wrong program explains a gradient if it leaves at most this part of the distance to the mean."""
+CHANGED = "the script changes its gradients between backward and optimizer.step()"
+"""A reason why a gradient is not judged, unless it is the mean times a factor."""
 of_buckets = lru_cache(4096)(counted)
 
 
@@ -55,6 +58,8 @@ class Answer:
     """Whether terms that the script has cleared are left out."""
     divided: bool = False
     """Whether the script divides by the number of micro-batches after backward."""
+    summed: bool = False
+    """Whether it is the sum over the ranks of tensor parallelism: of a parameter that each uses for its own part."""
     parts: list[Sketched] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +93,7 @@ class Answer:
 
     def over(self, rank: int) -> float:
         """What the sum over the peers is divided by."""
-        if any(part.partial for part in self.parts):
+        if self.summed or any(part.partial for part in self.parts):
             return len(self.peers(rank)) / len(self.records[rank].facts.row or [rank])
         return self.records[0].facts.divisor or len(self.peers(rank))
 
@@ -160,6 +165,37 @@ class Answer:
         within: Array = np.abs(view.gradient - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
         return view.mask & ~within
 
+    def is_value(self, view: View, value: Array) -> bool:
+        """Whether the gradient is this value of a wrong program, within the bound of its rounding."""
+        if view.gradient is None:
+            return False
+        mean, allowed = self.expected(view), sum(map(self.bound, view.others), self.bound(view.rank))
+        larger = float(np.linalg.norm(value[view.mask]) / max(float(np.linalg.norm(mean[view.mask])), 1e-300))
+        last = [step.gradients[self.name] for step in (self.previous or ()) if self.name in step.gradients]
+        sizes = np.sqrt(sum((part.squares for part in last if len(part.squares) == self.size), np.zeros(self.size)))
+        allowed = allowed * max(1.0, larger) + 4 * SURE * self.roundoff * sizes
+        return bool((np.abs(view.gradient - value) <= allowed)[view.mask].all())
+
+    def is_scaled(self, view: View) -> bool:
+        """Whether the gradient is the mean times some factor, within the bound of rounding and of that factor's error.
+
+        The factor is that of least squares. A multiplication rounds no more often than the mean does.
+        """
+        if view.gradient is None or view.mask.sum() < 2:
+            return False
+        mean, ratio = self.expected(view)[view.mask], self.ratio(view)
+        error = 3 * abs(ratio) * sum(map(self.bound, view.others), self.bound(view.rank))[view.mask]
+        slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
+        distance = np.abs(view.gradient[view.mask] - ratio * mean)
+        return ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
+
+    def unlike_on_the_row(self) -> bool:
+        """Whether the ranks of tensor parallelism have different gradients of a parameter that each of them holds."""
+        row = set(self.records[0].facts.row)
+        ranks = [rank for rank, record in enumerate(self.records) if record.facts.rank in row and self.terms[rank]]
+        return len(ranks) > 1 and not any(part.partial for part in self.parts) and any(
+            (np.abs(self.own(rank) - self.own(ranks[0])) > self.bound(rank)).any() for rank in ranks[1:])
+
     def wrong(self) -> View | None:
         """The first view that is not the mean."""
         return next((view for view in self.views if self.differing(view).any()), None)
@@ -199,11 +235,19 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
     choices = [(every, max(micro, 1), False)]
     if kept != every:
         choices = [(kept, max(micro_kept, 1), True), *choices]
-    return [Answer(name, terms, steps, records, previous, count, 1 / scale / (count if divided else 1), lacks, divided)
-            for divided in (False, True) for terms, count, lacks in choices]
+    alternatives = [Answer(name, terms, steps, records, previous, count, 1 / scale / (count if divided else 1), lacks,
+                           divided) for divided in (False, True) for terms, count, lacks in choices]
+    if records[0].facts.row and alternatives[0].unlike_on_the_row():
+        alternatives += [replace(answer, summed=True) for answer in alternatives]
+    return alternatives
 
 
-Explanation = tuple[str, str]
+class Explanation(NamedTuple):
+    """The cause of a wrong gradient and its words; an empty cause and a reason if it is not judged."""
+
+    cause: str
+    text: str
+    proved: bool = False
 
 
 def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
@@ -259,61 +303,84 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
                     ("the mean of a smaller group", f"it is the mean over ranks {listed(members)} only"))
 
 
-def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
-    """The cause and its explanation; an empty cause and a reason if this is not a finding.
+def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool) -> Explanation:
+    """The cause and its explanation; an empty cause and a reason if this is neither found nor suspicious.
 
-    `others` are the other right answers: a cause must explain the gradient better than each of them.
+    `others` are the other right answers: a cause must explain the gradient better than each of them. `may_average` says
+    that the ranks may train apart.
     """
-    facts, touched = answer.records[0].facts, all(step.touched for step in answer.steps)
+    facts = answer.records[0].facts
+    touched = [step.touched for step in answer.steps]
+    by_trainer = bool(facts.trainer) and not (facts.own_hook or facts.divisor or facts.row or facts.communicates)
     if view.gradient is None or not view.gradient[view.mask].any():
-        if touched and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
-            return "", "the script takes gradients away from some parameters"
-        return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared"
+        if any(touched) and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
+            return Explanation("", "the script takes gradients away from some parameters")
+        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared",
+                           not any(touched))
     mean = answer.mean(view.rank)
-    explanations = [(answer.distance(value, view), cause, text) for value, cause, text in candidates(answer, view)]
-    nearest = min((distance for distance, _, _ in explanations), default=np.inf)
+    values = [(answer.distance(value, view), value, cause, text) for value, cause, text in candidates(answer, view)]
+    nearest = min((distance for distance, *_ in values), default=np.inf)
     near = min((other.distance(other.expected(view), view) for other in others), default=np.inf)
     if near <= min(2 * nearest, CLOSE * answer.distance(mean, view)):
-        return "", "it is the mean, divided after backward, and rounded by more than its dtype: 16 bits on the way?"
+        return Explanation("", CHANGED if any(touched) else
+                           "it is near the mean, and rounded by more than its dtype: 16 bits on the way?")
     if nearest <= CLOSE * answer.distance(mean, view):
-        cause, text = next((cause, text) for distance, cause, text in explanations if distance <= 2 * nearest)
+        value, cause, text = next(values[1:] for values in values if values[0] <= 2 * nearest)
+        same = answer.is_value(view, value)
+        if any(touched) and not same:
+            return Explanation("", CHANGED)
         if cause in ("N times the mean", "divided twice"):
             if answer.steps[0].count >= 1 and answer.steps[0].count % 1 == 0:
-                return "", f"the loss may be divided by a number of all ranks, which the script has reduced ({text})"
+                return Explanation("", "the loss may be divided by a number of all ranks, which the script has reduced "
+                                   f"({text})")
             if facts.communicates:
-                return "", f"the loss may be one of all ranks, which communicate within the forward ({text})"
-        return cause, text
+                return Explanation("", "the loss may be one of all ranks, which communicate within the forward "
+                                   f"({text})")
+        proof = {
+            "own gradient only": "the last backward did not reduce" in text or not may_average,
+            "the mean of a smaller group": not may_average and not facts.row,
+            "not unscaled": answer.steps[0].scaler, "unscaled twice": answer.steps[0].scaler,
+            "gradient of the last micro-batch only": not any(touched), "zero_grad is missing": not any(touched),
+        }.get(cause, by_trainer and not any(touched))
+        return Explanation(cause, text + ("; local SGD would do so, if the script averages weights later"
+                                          if may_average and cause == "own gradient only" and not proof else ""),
+                           same and proof)
     ratio = answer.ratio(view)
     if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
         ratios = [answer.ratio(other) for other in answer.views]
         if max(ratios) - min(ratios) > 1e-3 * abs(ratio):
-            return "clipping by the local norm", "each rank has scaled the mean by a factor of its own: " + ", ".join(
-                f"{factor:.4g}" for factor in ratios)
-        if touched:
-            return "", f"the script scales its gradients by {ratio:.6g} between backward and optimizer.step()"
-    return weighted(answer, view) or unexplained(answer, view, touched)
+            return Explanation("clipping by the local norm", "each rank has scaled the mean by a factor of its own: "
+                               + ", ".join(f"{factor:.4g}" for factor in ratios),
+                               answer.is_value(view, ratio * mean))
+        if all(touched):
+            return Explanation("", f"{CHANGED}, by about {ratio:.6g}")
+    proved = by_trainer and not any(touched)
+    return next(filter(None, (weighted(each, view, proved) for each in (answer, *others))), None) or unexplained(
+        answer, view, touched)
 
 
-def unexplained(answer: Answer, view: View, touched: bool) -> Explanation:
+def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
     """A distance beyond the bound is a finding only if nothing else could have changed what the check has seen."""
     facts = answer.records[0].facts
     if facts.own_hook:
-        return "", "the script's own communication hook reduces to something other than the mean"
-    if touched and all(answer.differing(other).any() for other in answer.views):
-        return "", "the script changes its gradients between backward and optimizer.step()"
+        return Explanation("", "the script's own communication hook reduces to something other than the mean")
+    if all(touched) or (touched[view.rank] and not facts.trainer):
+        return Explanation("", CHANGED)
     if not facts.trainer and not facts.row:
-        return "", "the script reduces its gradients itself, to something other than the mean"
+        return Explanation("", "the script reduces its gradients itself, to something other than the mean")
     differing = int(answer.differing(view).sum())
-    return "no order of addition explains it", (
-        f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks")
+    return Explanation("no order of addition explains it", (
+        f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks"
+        + ("; the script has changed the gradient on this rank" if any(touched) else "")),
+        not any(touched) and not facts.row)
 
 
-def weighted(answer: Answer, view: View) -> Explanation | None:
+def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None:
     """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
     peers = answer.peers(view.rank)
     terms = [answer.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(answer.terms[other]))]
     micro_batches = {len(answer.terms[peer]) for peer in peers}
-    if view.gradient is None or view.mask.sum() < 2 * len(terms) or len(micro_batches) > 1:
+    if view.gradient is None or not terms or view.mask.sum() < 2 * len(terms) or len(micro_batches) > 1:
         return None
     matrix, gradient = np.stack(terms, 1) / answer.over(view.rank), view.gradient[view.mask]
     if np.linalg.matrix_rank(matrix) < len(terms):
@@ -321,23 +388,29 @@ def weighted(answer: Answer, view: View) -> Explanation | None:
     weights = np.linalg.lstsq(matrix, gradient)[0]
     if np.linalg.norm(matrix @ weights - gradient) > CLOSE * answer.distance(answer.mean(view.rank), view):
         return None
+    value = np.zeros(answer.size)
+    value[view.mask] = matrix @ weights
+    proved = by_trainer and answer.is_value(view, value)
     weights = weights.reshape(len(peers), -1)
     of_ranks, of_parts = weights.mean(1), weights.mean(0)
     if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
         if abs(of_ranks.mean() - 1) < 1e-3:
-            return "", "the script weighs the gradients of its ranks, by weights that add up to one"
+            return Explanation("", "the script weighs the gradients of its ranks, by weights that add up to one")
         if answer.steps[0].clips:
-            return "clipping by the local norm", (
+            return Explanation("clipping by the local norm", (
                 "each rank's gradient was scaled by a factor of its own before the reduction: "
-                + ", ".join(f"{weight:.4g}" for weight in of_ranks))
+                + ", ".join(f"{weight:.4g}" for weight in of_ranks)))
         relative = of_ranks / of_ranks.min()
         if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in answer.steps):
             counts = " to ".join(f"{weight:.0f}" for weight in relative)
-            return "a rank counts more than once", f"the gradients of the ranks weigh {counts} in it"
-        return "", "the script weighs the gradients of its ranks"
+            return Explanation("a rank counts more than once", f"the gradients of the ranks weigh {counts} in it",
+                               proved)
+        return Explanation("", "the script weighs the gradients of its ranks")
     relative = of_parts / of_parts.min()
-    if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(relative - relative.round()).max() < 1e-3
+    times = np.log(np.maximum(relative, 1e-300)) / np.log(max(len(peers), 2))
+    if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(times - times.round()).max() < 1e-3
             and of_parts.min() > 0 and relative.max() > 1.5):
         counts = " to ".join(f"{weight:.0f}" for weight in relative)
-        return "N times the mean", f"micro-batches weigh {counts}: sums over the ranks were reduced again"
+        return Explanation("N times the mean", f"micro-batches weigh {counts}: sums were reduced, or divided, again",
+                           proved)
     return None

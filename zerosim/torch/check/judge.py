@@ -1,21 +1,36 @@
 """Judges the records of all ranks: does each optimizer see the mean over ranks and micro-batches, on equal weights?
 
 No PyTorch and no communication: records are data. A finding needs a wrong program that computes what was seen, and no
-right one that does, or a distance beyond every right answer's bound with all terms observed.
+right one that does, or a distance beyond every right answer's bound with all terms observed (`causes.py`).
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from zerosim.core.words import plural
 from zerosim.torch.check import alike
-from zerosim.torch.check.book import EQUAL, NOT_JUDGED, WITHIN, Book
-from zerosim.torch.check.gradients import Answer, View, answers, cause_of
-from zerosim.torch.check.record import Record, Step, Term
+from zerosim.torch.check.book import NOT_JUDGED, WITHIN, Book
+from zerosim.torch.check.clipped import clipping
+from zerosim.torch.check.gradients import CHANGED, Answer, View, answers, cause_of
+from zerosim.torch.check.record import Record, RecordError, Step, Term
+from zerosim.torch.check.updated import updates_of
 
 FINISHED = "0"
 """How a script ends that has run to its end."""
+
+
+def judged(records: list[Record]) -> dict[str, Any]:
+    """The document of a check; raises `RecordError`, in one line, for records that cannot be judged."""
+    ranks = sorted(record.facts.rank for record in records)
+    if ranks != [*range(max(record.facts.size for record in records))]:
+        raise RecordError(f"there are records of {len(ranks)} of {max(record.facts.size for record in records)} ranks; "
+                          "nothing can be judged")
+    try:
+        return judge(sorted(records, key=lambda record: record.facts.rank))
+    except Exception as error:  # an error of the check ends only the check
+        raise RecordError(f"the records cannot be judged: {type(error).__name__}: {error}"[:300].replace("\n", " ")
+                          ) from error
 
 
 def judge(records: list[Record]) -> dict[str, Any]:
@@ -23,7 +38,11 @@ def judge(records: list[Record]) -> dict[str, Any]:
     for record in records:
         for step in record.steps:
             step.rank = record.facts.rank
+    first = records[0].facts
+    ended = all(record.ended == FINISHED for record in records)
     book, groups = Book(), {(*range(len(records)),)}
+    book.may_average = not first.trainer.startswith(("FSDP2", "FullySharded", "DeepSpeed")) and not (
+        ended and all(record.facts.sent < record.facts.elements for record in records))
     if any(record.facts.communicates and not record.facts.row and 1 < len(record.facts.group) < len(records)
            for record in records):
         groups = {(*record.facts.group,) for record in records}  # the others hold other parts of the model
@@ -32,27 +51,69 @@ def judge(records: list[Record]) -> dict[str, Any]:
         members = [records[rank] for rank in group]
         members[0].facts.experts = experts(members)
         previous: dict[int, list[Step]] = {}
-        for steps in zip(*(record.steps for record in members), strict=False):
-            Round(book, members, [*steps], previous.get(steps[0].optimizer), len(groups) > 1).judge()
-            previous[steps[0].optimizer] = [*steps]
-    for steps in zip(*(record.steps for record in records), strict=False):
-        if any(record.facts.communicates for record in records):
-            alike.activations(book, records, [*steps])
-    last = records[0].steps[min(counts) - 1].number if min(counts) else 0
-    finished = all(record.ended == FINISHED for record in records)
-    rank = alike.first_different(counts)
-    if rank is not None and finished and not any(record.facts.obstacles for record in records):
-        book.find("update", Step(0, last + 1, rank=rank), "unequal numbers of updates",
-                  f"the ranks have made {counts} updates")
+        every = rounds(members)
+        for steps in every:
+            Round(book, members, steps, previous.get(steps[0].optimizer), len(groups) > 1).judge()
+            previous[steps[0].optimizer] = steps
+        if len(every) < min(len(record.steps) for record in members):
+            book.judge("gradient", NOT_JUDGED, "the ranks update different parameters")
+        cleared(book)
+    for steps in rounds(records) if any(record.facts.communicates for record in records) else ():
+        alike.activations(book, records, steps)
+    updates = [sum(record.facts.updates.values()) for record in records]
+    numbers(book, records, ended)
+    alike.same_samples(book, records)
+    alike.samplers(book, records)
+    if all(record.facts.trainer or not record.facts.communicates for record in records) and not first.row:
+        alike.overlaps(book, records)
+    if min(counts):
+        updates_of(book, records)
+    return book.document(min(counts), {"updates": max(updates), "ranks": len(records)})
+
+
+def rounds(records: list[Record]) -> list[list[Step]]:
+    """The updates that all of these ranks have made, in the order of the first: of the same parameters, if they can.
+
+    A rank may have an optimizer of its own, such as that of a probe. A closure's evaluations are steps of one number.
+    """
+    columns = []
+    for record in records:
+        names = {step.optimizer: (*step.parameters,) for step in record.steps if step.parameters}
+        same: dict[Any, list[int]] = {}
+        for number in sorted(names):
+            same.setdefault(names[number], []).append(number)
+        column, seen = dict[Any, Step](), Counter[Any]()
+        for step in record.steps:
+            of = names.get(step.optimizer)
+            key = of, same[of].index(step.optimizer) if of else step.optimizer, step.number
+            column[key, seen[key]] = step
+            seen[key] += 1
+        columns.append(column)
+    alike_named = [[column[key] for column in columns] for key in columns[0] if all(key in each for each in columns)]
+    return alike_named or [[*steps] for steps in zip(*(record.steps for record in records), strict=False)]
+
+
+def numbers(book: Book, records: list[Record], ended: bool) -> None:
+    """Say how many ranks and steps were not seen; updates are compared if all ranks have `ended`."""
+    counts = [len(record.steps) for record in records]
+    optimizers = {number for record in records for number in record.facts.updates}
+    for number in optimizers if ended and not any(record.facts.obstacles for record in records) else ():
+        updates = [record.facts.updates.get(number, 0) for record in records]
+        names = {(*step.parameters,) for record in records for step in record.steps if step.optimizer == number}
+        rank = alike.first_different(updates)
+        if rank is not None and len(names - {()}) == 1 and all(
+                count or not record.steps for count, record in zip(updates, records, strict=True)):
+            book.find(Step(0, min(updates) + 1, rank=rank), "unequal numbers of updates",
+                      f"the ranks have made {updates} updates", proved=bool(records[0].facts.trainer))
     for facts in (record.facts for record in records):
         if facts.failed:
             book.judge("gradient", NOT_JUDGED, f"the check has ended on rank {facts.rank}: {facts.failed}")
     if not min(counts):
-        book.judge("gradient", NOT_JUDGED, "no update was seen on all ranks")
-    if all(record.facts.trainer or not record.facts.communicates for record in records) and not records[0].facts.row:
-        alike.overlaps(book, records)
-    parameters(book, records)
-    return book.document(min(counts))
+        book.judge("gradient", NOT_JUDGED, "no update was seen" + (
+            f" on all ranks; their numbers are {counts}" if len(counts) > 1 else ""))
+    if len(records) == 1:
+        book.judge("replicas", NOT_JUDGED, "there is one rank" + (
+            "" if records[0].facts.grouped else ", without a process group"))
 
 
 def experts(records: list[Record]) -> list[str]:
@@ -62,30 +123,23 @@ def experts(records: list[Record]) -> list[str]:
     """
     marked = {name for record in records for name in record.facts.experts}
     if any("all_to_all" in record.facts.communicates for record in records):
-        rounds = [[*steps] for steps in zip(*(record.steps for record in records), strict=False)]
-        different = {name for steps in rounds for name, _, _ in alike.differences(steps)}
-        names = {name for steps in rounds for name in steps[0].weights}
+        every = rounds(records)
+        different = {name for steps in every for name, _, _ in alike.differences(steps)}
+        names = {name for steps in every for name in steps[0].weights}
         marked |= different if different < names else set()
     return sorted(marked)
 
 
-def parameters(book: Book, records: list[Record]) -> None:
-    """Find parameters that get gradients and are never changed, whether an optimizer has them or not."""
-    for record in records:
-        steps = record.steps
-        updated = {name for step in steps for name in step.parameters}
-        for name in steps[0].orphans if steps else ():
-            bits = {step.weights[name].bits for step in steps if name in step.weights}
-            if name not in updated and len(bits) <= 1 and (len(steps) == 1 or name in steps[1].orphans):
-                book.find("parameters", steps[0], "a parameter that no optimizer has",
-                          f"{name} gets gradients and is never updated ({len(steps[0].orphans)} such)", name)
-                break
-    stuck = [name for name, changes in book.changes.items() if len(changes) > 1 and not any(changes)]
-    if stuck and any(any(changes) for changes in book.changes.values()):
-        book.find("update", records[0].steps[0], "a parameter is never changed",
-                  f"{stuck[0]} gets gradients, an optimizer has it, and no update has changed it ({len(stuck)} such)",
-                  stuck[0])
-    book.judge("parameters", EQUAL, "an optimizer has each parameter that gets a gradient")
+def cleared(book: Book) -> None:
+    """Find gradients of micro-batches that the script clears unused in each step: in some steps it may be a choice."""
+    for steps in book.lost.values():
+        terms = [term for _, term in steps if term is not None]
+        if len(terms) > 1:
+            step = next(step for step, term in steps if term is not None)
+            book.find(step, "gradient of the last micro-batch only", "the gradients of earlier micro-batches are "
+                      f"cleared in {len(terms)} of {len(steps)} steps (zero_grad in the loop)", line=terms[0].line,
+                      proved=len(terms) == len(steps))
+    book.lost = {}
 
 
 @dataclass
@@ -103,12 +157,14 @@ class Round:
         skipped = [step for step in self.steps if step.skipped]
         if skipped:
             if len(skipped) < len(self.steps):
-                self.book.find("update", skipped[0], "fp16 overflow skipped on one rank",
-                               "GradScaler skipped the update here, other ranks made it")
+                self.book.find(skipped[0], "fp16 overflow skipped on one rank",
+                               "GradScaler skipped the update here, other ranks made it",
+                               proved=bool(self.records[0].facts.trainer))
             return None
         pipeline = any("messages" in record.facts.communicates for record in self.records)
         if pipeline and self.previous is not None:  # schedules run a stage once more to learn its shapes
             self.passes()
+        self.book.parameters |= {name: False for name in self.steps[0].parameters if name not in self.book.parameters}
         if reason := self.obstacle(pipeline):
             return self.book.judge("gradient", NOT_JUDGED, reason)
         if len({(step.optimizer, frozenset(step.parameters)) for step in self.steps}) > 1:
@@ -117,7 +173,7 @@ class Round:
             return self.without_terms()
         if self.groups() and alike.weights(self.book, self.records, self.steps, self.previous):
             if alike.inputs(self.book, self.records, self.steps):
-                alike.settings(self.book, self.records[0].facts.unknown, self.steps)
+                alike.settings(self.book, self.records, self.steps)
                 alike.states(self.book, self.steps, self.previous)
                 alike.forwards(self.book, self.steps, self.previous)
                 self.gradients()
@@ -145,10 +201,10 @@ class Round:
         seen = all(step.batches for step in self.steps) and not any(step.gradients for step in self.steps)
         weights = [weight for step in self.steps for weight in step.weights.values()]
         if seen and "?" in self.steps[0].parameters:
-            self.book.find("parameters", self.steps[0], "optimizer built before sharding",
+            self.book.find(self.steps[0], "optimizer built before sharding",
                            "none of its parameters belongs to the model that trains, and none has a gradient")
         elif weights and not any(weight.trains for weight in weights):
-            self.book.find("parameters", self.steps[0], "all parameters are frozen",
+            self.book.find(self.steps[0], "all parameters are frozen",
                            "requires_grad is False for each of them")
         else:
             self.book.judge("gradient", NOT_JUDGED, "no backward has reached a parameter of the optimizer")
@@ -158,12 +214,12 @@ class Round:
         for step in self.steps:
             forwards, backwards = step.passes
             if 0 < backwards < forwards:
-                return self.book.find("inputs", step, "a micro-batch without a backward", f"the stage made {forwards} "
+                return self.book.find(step, "a micro-batch without a backward", f"the stage made {forwards} "
                                       f"forwards and {backwards} backwards before the update")
         counts = [step.passes[0] for step in self.steps]
         rank = alike.first_different(counts)
         if rank is not None and all(step.passes[1] for step in self.steps):
-            self.book.find("inputs", self.steps[rank], "a rank with fewer micro-batches",
+            self.book.find(self.steps[rank], "a rank with fewer micro-batches",
                            f"the stages made {counts} forwards before the update")
         return None
 
@@ -173,8 +229,8 @@ class Round:
         difference = self.difference()
         if self.previous is None and difference and all(1 < len(group) < len(own) for group in own) and (
                 not self.records[0].facts.row and own[difference[1]] != own[difference[2]]):
-            self.book.find("gradient", self.steps[0], "the mean of a smaller group", f"the trainer reduces over ranks "
-                           f"{own[0]} of {len(own)}; the others train weights of their own")
+            self.book.find(self.steps[0], "the mean of a smaller group", f"the trainer reduces over ranks "
+                           f"{own[0]} of {len(own)}; the others train weights of their own", proved=False)
             return False
         return True
 
@@ -198,7 +254,8 @@ class Round:
         names = [name for name in self.steps[0].parameters if name not in facts.experts and any(
             name in step.terms or name in step.gradients for step in self.steps)]
         if facts.experts:
-            self.book.judge("gradient", NOT_JUDGED, f"{facts.experts[0]} belongs to an expert")
+            self.book.judge("gradient", NOT_JUDGED, f"{facts.experts[0]} differs between ranks by intent: an "
+                            "expert, or left out of the reduction")
         terms = [term for step in self.steps for of_name in step.terms.values() for term in of_name]
         micro = len({term.backward for term in terms}), len({term.backward for term in terms if not term.cleared})
         answers_of = {name: answers(name, self.records, self.steps, self.previous, *micro) for name in names}
@@ -215,81 +272,39 @@ class Round:
             divided = [tested(alternatives, divided=True) for alternatives in judged]
             tried = tried if any(view for _, view in divided) else divided
         wrong = [(answer, view) for answer, view in tried if view is not None]
-        if not (any(answer.lacks_cleared for answer, _ in tried) and self.cleared()):
-            self.verdict(wrong, judged)
-        self.clipping(bool(wrong))
+        lacking = any(answer.lacks_cleared for answer, view in tried if view is None)
+        self.book.lost.setdefault(self.steps[0].optimizer, []).append((self.steps[0], next(
+            filter(None, map(lost, self.steps)), None) if lacking else None))
+        if self.verdict(wrong, judged):
+            self.book.micro_batches += max(micro[0], 1)
+            self.book.parameters |= {alternatives[0].name: True for alternatives in judged}
+        clipping(self.book, self.records, self.steps)
 
-    def verdict(self, wrong: list[tuple[Answer, View]], judged: list[list[Answer]]) -> None:
+    def verdict(self, wrong: list[tuple[Answer, View]], judged: list[list[Answer]]) -> bool:
+        """Say what these gradients are; whether that was possible."""
         facts, count = self.records[0].facts, len(judged)
+        mean = (f"{facts.trainer or 'no trainer'}: the mean over {plural(len(self.records), 'rank')} and their "
+                "micro-batches")
         if not wrong:
-            return self.book.judge("gradient", WITHIN, f"{facts.trainer or 'no trainer'}: the mean over "
-                                   f"{len(self.records)} ranks and their micro-batches, by the bound γ Σ|g|")
+            self.book.judge("gradient", WITHIN, f"{mean}, by the bound γ Σ|g|")
+            return True
         answer, view = wrong[0]
-        cause, text = cause_of(answer, view, [other for alternatives in judged for other in alternatives
-                                              if other.name == answer.name and other is not answer])
+        cause, text, proved = cause_of(answer, view, [other for alternatives in judged for other in alternatives
+                                                      if other.name == answer.name and other is not answer],
+                                       self.book.may_average)
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
             cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
         if not cause:
-            return self.book.judge("gradient", NOT_JUDGED, text)
+            scaled = text.startswith(CHANGED) and all(each.is_scaled(where) for each, where in wrong)
+            self.book.judge("gradient", *((WITHIN, f"{mean}, multiplied by the script ({answer.name} by "
+                                           f"{answer.ratio(view):.4g})") if scaled else (NOT_JUDGED, text)))
+            return scaled
         others = f"; {len(wrong)} of {count} parameters are concerned" if len(wrong) > 1 else ""
         step = self.steps[view.rank]
-        return self.book.find("gradient", step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
-                              int(answer.differing(view).sum()), step.terms[answer.name][-1].line
-                              if answer.name in step.terms else "")
-
-    def cleared(self) -> bool:
-        """Whether the script clears the gradients of micro-batches unused, in two steps: once may be a choice."""
-        for previous, step in zip(self.previous or (), self.steps, strict=False):
-            term = lost(previous)
-            if term and lost(step):
-                self.book.find("gradient", previous, "gradient of the last micro-batch only",
-                               "the gradients of earlier micro-batches are cleared (zero_grad in the loop)",
-                               line=term.line)
-                return True
-        return False
-
-    # -- clipping
-
-    def clipping(self, wrong: bool) -> None:
-        counts = [len(step.clips) for step in self.steps]
-        if not any(counts):
-            return self.book.judge("clipping", NOT_JUDGED, "clip_grad_norm_ was not called")
-        if len(set(counts)) > 1:
-            step = self.steps[counts.index(max(counts))]
-            return self.book.find("clipping", step, "clipping on one rank", f"the ranks have clipped {counts} times",
-                                  line=step.clips[0].line)
-        first = self.steps[0].clips[0]
-        if any(clip.unscaled != step.unscaled for step in self.steps for clip in step.clips):
-            return self.book.find("clipping", self.steps[0], "clipping before unscaling",
-                                  "clip_grad_norm_ saw gradients that GradScaler had multiplied by "
-                                  f"{self.steps[0].scale:g}; call scaler.unscale_(optimizer) before it",
-                                  line=first.line)
-        if wrong or max(counts) > 1 or first.order != 2:
-            return self.book.judge("clipping", NOT_JUDGED, "the gradient is not the mean, or is clipped in another way")
-        squares = [{(name, part.key): part.squares.sum() for name, part in step.unclipped.items()
-                    if name in step.clips[0].names} for step in self.steps]
-        whole = float(np.sqrt(sum({key: square for of_rank in squares for key, square in of_rank.items()}.values())))
-        for step, of_rank in zip(self.steps, squares, strict=True):
-            clip, own = step.clips[0], float(np.sqrt(sum(of_rank.values())))
-            before, after = (np.concatenate([part.sums for name, part in gradients.items() if name in clip.names]
-                                            or [np.zeros(1)]) for gradients in (step.unclipped, step.gradients))
-            if before.shape != after.shape or not before.any() or not np.isfinite(whole):
-                continue
-            factor = float(before @ after / (before @ before))
-            slack = 64 * max(part.roundoff for part in step.gradients.values()) + 1e-5
-            if abs(factor - min(1.0, clip.most / (whole + 1e-6))) <= slack:
-                self.book.judge("clipping", WITHIN, "by the norm of the whole gradient")
-            elif abs(factor - min(1.0, clip.most / (own + 1e-6))) <= slack:
-                return self.book.find("clipping", step, "clipping by the local norm",
-                                      f"gradients were clipped by {own:.6g}, the norm of this rank's part; the whole "
-                                      f"gradient's is {whole:.6g}", line=clip.line)
-            elif np.abs(after - factor * before).max() > slack * np.abs(before).max():
-                self.book.judge("clipping", NOT_JUDGED, "gradients were changed after clipping")
-            else:
-                return self.book.find("clipping", step, "another norm",
-                                      f"gradients were multiplied by {factor:.6g}; their norm is {whole:.6g}",
-                                      line=clip.line)
-        return None
+        self.book.find(step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
+                       int(answer.differing(view).sum()), step.terms[answer.name][-1].line
+                       if answer.name in step.terms else "", proved)
+        return True
 
 
 def tested(alternatives: list[Answer], divided: bool) -> tuple[Answer, View | None]:
@@ -300,11 +315,15 @@ def tested(alternatives: list[Answer], divided: bool) -> tuple[Answer, View | No
 
 
 def lost(step: Step) -> Term | None:
-    """A term that was cleared unused, where the last one, of the same line and weights, is all that was used."""
+    """A term that was cleared unused, where the last one, of the same line and weights, is all that was used.
+
+    Each had a batch of its own: a backward of the same forward may be one that is only looked at.
+    """
+    batches = [batch.given for batch in step.batches]
     for terms in step.terms.values():
         last = terms[-1]
-        if not last.cleared and sum(not term.cleared for term in terms) == 1:
+        if not last.cleared and sum(not term.cleared for term in terms) == 1 and len(set(batches)) >= len(terms):
             for term in terms[:-1]:
-                if (term.line, term.version) == (last.line, last.version):
+                if (term.line, term.version) == (last.line, last.version) and term.part.sums.any():
                     return term
     return None

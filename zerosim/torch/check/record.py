@@ -1,9 +1,11 @@
 """What a check knows of a rank: plain data, written by the observer and read by the judge. PyTorch is not needed.
 
-A rank's file is a sequence of frames, each behind its length, and grows by one frame at every observed update. Whatever
-ends the rank, the frames before are whole. Nothing in a file is executed when it is read.
+A rank's file is a sequence of frames, each behind its length and checksums, and grows by one frame at every observed
+update. Whatever ends the rank, the frames before are whole. Nothing in a file is executed when it is read.
 """
 
+import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 import numpy as np
 
+from zerosim.core.errors import UsageError
+
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 else:
@@ -20,6 +24,7 @@ else:
 
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
+MAGIC = b"zerosim.records/3\n"
 LEAST, MOST, SHORTEST = 128, 4096, 512
 """The buckets of a sketch: at least and at most so many, of this many elements if both allow it."""
 
@@ -87,13 +92,18 @@ class Term:
 
 @dataclass
 class Clip:
-    """A call that clips the gradients of the parameters `names` to a norm (of this order) of at most `most`."""
+    """A call that clips gradients to a norm (of this order) of at most `most`; the gradients before and after it."""
 
     line: str
     most: float
     order: float
-    names: list[str]
     unscaled: bool
+    given: bool = False
+    """Whether the script has given the norm, which may be that of more gradients."""
+    additions: int = 0
+    """The most float32 additions that PyTorch needs for a norm: those of the longest tensor, and of all norms."""
+    before: dict[str, Sketched] = field(default_factory=dict)
+    after: dict[str, Sketched] = field(default_factory=dict)
 
 
 @dataclass
@@ -103,9 +113,17 @@ class Batch:
     line: str
     given: int = 0
     returned: int = 0
-    epoch: dict[str, int] = field(default_factory=dict)
-    """The settings of the DistributedSampler that has begun an epoch with this batch."""
-    epoch_line: str = ""
+    samples: int = 0
+    """The length of the first tensor that was given."""
+
+@dataclass
+class Epoch:
+    """An epoch that a DistributedSampler has begun before the update `step`, with its settings."""
+
+    step: int
+    line: str
+    samples: int
+    settings: dict[str, int]
 
 
 @dataclass
@@ -118,6 +136,10 @@ class Weights:
     """Whether its dtype has 16 bits: an update may then be lost in the rounding."""
     bits: int = 0
     used: int = 0
+    due: int = 0
+    """Of a sample of its elements, those whose gradient was not 0 when the optimizer was called."""
+    moved: int = 0
+    """Those among them that the update has changed."""
 
 
 @dataclass
@@ -158,6 +180,8 @@ class Step:
     """The gradients as the optimizer sees them."""
     clips: list[Clip] = field(default_factory=list)
     weights: dict[str, Weights] = field(default_factory=dict)
+    others: dict[str, Weights] = field(default_factory=dict)
+    """Weights that no optimizer has, such as a copy that averages: in steps 1, 2, 4, 8, …"""
     gathered: dict[str, Gathered] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)
     """The parameters of the optimizer."""
@@ -167,11 +191,15 @@ class Step:
     """For each parameter with optimizer state the number of its updates; -1 if the state does not say."""
     states_after: int = 0
     """The parameters with optimizer state after the update."""
+    schedules: int = 0
+    """How often one scheduler of the learning rate has stepped since the last update."""
     activations: list[Activation] = field(default_factory=list)
     passes: tuple[int, int] = (0, 0)
     """Forward passes of the models that were called, and how many of them had a backward."""
     scale: float = 1.0
     """The factor in the terms, of GradScaler or by hand."""
+    scaler: bool = False
+    """Whether it is GradScaler's."""
     unscaled: bool = False
     """Whether GradScaler has taken it out again, or the optimizer does."""
     within: bool = False
@@ -190,7 +218,17 @@ class Facts:
 
     rank: int = 0
     size: int = 1
+    grouped: bool = False
+    """Whether there was a process group."""
     process: int = 0
+    run: str = ""
+    """The run that this rank belongs to: its launcher."""
+    updates: dict[int, int] = field(default_factory=dict)
+    """The updates of each optimizer, also of those that were not observed."""
+    sent: int = 0
+    """The elements that the script has given to collectives outside forward and backward: weights, perhaps."""
+    elements: int = 0
+    """The elements of all parameters of an optimizer: of the smallest."""
     trainer: str = ""
     group: list[int] = field(default_factory=list)
     """The ranks over which the trainer reduces; empty if there is none."""
@@ -216,6 +254,7 @@ class Facts:
     """How the script's forwards communicate: "messages", "all_to_all", "collectives"."""
     experts: list[str] = field(default_factory=list)
     """Parameters that belong to experts, by the mark of DeepSpeed and Megatron-LM."""
+    epochs: list[Epoch] = field(default_factory=list)
     failed: str = ""
     """Why the observation has ended before the script."""
     obstacles: list[str] = field(default_factory=list)
@@ -247,19 +286,45 @@ class Record:
         return cls(last.facts, [frame.step for frame in (*earlier, last) if frame.step is not None], last.ended)
 
 
+class RecordError(UsageError):
+    """Records that cannot be judged: damaged, of two runs, or of some ranks only."""
+
+
+def head(packed: bytes) -> bytes:
+    """The 16 bytes before a frame: its length, the checksum of that, and the checksum of the frame."""
+    length = len(packed).to_bytes(8, "little")
+    return length + b"".join(zlib.crc32(part).to_bytes(4, "little") for part in (length, packed))
+
+
 def write(frame: Frame, file: BinaryIO) -> None:
     """Append a frame to a rank's file."""
     packed = msgspec.msgpack.encode(frame, enc_hook=lambda array: array.astype("<f8").tobytes())
-    file.write(len(packed).to_bytes(8, "little") + packed)
+    file.write((b"" if file.tell() else MAGIC) + head(packed) + packed)
     file.flush()
 
 
 def read(file: Path) -> Record:
-    """The record in a rank's file, without a frame that was not written to its end."""
-    content, at, frames = file.read_bytes(), 0, []
+    """The record in a rank's file, without a last frame that was not written to its end.
+
+    Raises `RecordError`, in one line, if anything else is wrong with it.
+    """
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
+        content = opened.read()
+    if not content.startswith(MAGIC[: len(content)]):
+        raise RecordError(f"{file} is no record of this version of the check; judge it with the version that made it")
     decoder = msgspec.msgpack.Decoder(Frame, dec_hook=lambda _, packed: np.frombuffer(packed, "<f8"))
-    while at + 8 <= len(content):
-        start, at = at + 8, at + 8 + int.from_bytes(content[at : at + 8], "little")
-        if at <= len(content):
-            frames.append(decoder.decode(content[start:at]))
+    at, frames = len(MAGIC), list[Frame]()
+    while at + 16 <= len(content):
+        length, start = content[at : at + 8], at + 16
+        packed = content[start : start + int.from_bytes(length, "little")]
+        whole = zlib.crc32(length) == int.from_bytes(content[at + 8 : at + 12], "little")
+        if whole and start + int.from_bytes(length, "little") > len(content):
+            break
+        if not whole or head(packed) != content[at:start]:
+            raise RecordError(f"{file}: frame {len(frames) + 1} is damaged (another checksum); check the run again")
+        try:
+            frames.append(decoder.decode(packed))
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise RecordError(f"{file}: frame {len(frames) + 1} is damaged: {error}; check the run again") from None
+        at = start + len(packed)
     return Record.of(frames)

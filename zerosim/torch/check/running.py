@@ -1,30 +1,47 @@
-"""Checks a script under any launcher: torchrun, srun, accelerate, deepspeed, mpirun.
+"""Checks a script under any launcher: torchrun, srun, accelerate, deepspeed, mpirun; or one that spawns its own ranks.
 
 Each rank appends to a file of its own at every observed update. Whoever is the last to end judges the files of all; no
 rank waits for another. A child of rank 0 judges them if nobody can: after a kill, or when the launcher is gone.
+
+What could go wrong is tried before the script starts. After that an error of the check ends only the check, and a
+verdict that is lost is an exit code that is not 0.
 """
 
+import atexit
+import gc
+import hashlib
 import json
+import multiprocessing.process
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
+from zerosim.core.errors import UsageError
 from zerosim.torch.check.book import lines, unjudged
-from zerosim.torch.check.judge import FINISHED, judge
-from zerosim.torch.check.record import Frame, Record, read, write
+from zerosim.torch.check.judge import FINISHED, judged
+from zerosim.torch.check.record import Facts, Frame, Record, RecordError, read, write
 
 JUDGED = "judged"
 """The file that the process makes which judges."""
-BETWEEN_LOOKS = 0.2
-FOUND, UNJUDGED = 1, 4
+BETWEEN_LOOKS, LOOKS = 0.2, 300
+"""The seconds between looks of the child that stays behind, and after how many without a living rank it judges."""
+LAST = 50
+"""The last step that is observed, unless `--check-steps` says another."""
+FOUND, UNSEEN, SUSPICIOUS, UNJUDGED, BROKEN = 1, 2, 3, 4, 5
+"""The exit codes; `UNSEEN` says that there was nothing to judge."""
+NOT_TRAINING = ("torch.utils.data", "multiprocessing", "concurrent", "torch._inductor", "joblib")
+"""The packages whose child processes train nothing: loaders and pools."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +49,17 @@ class Asked:
     """The settings of a check: the steps from `first` to `last`, and where its records and its findings go."""
 
     first: int = 1
-    last: int | None = None
+    last: int | None = LAST
     records: str = ""
     json: str = ""
     strict: bool = False
     double: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the records; without a name, one that is known to all children of this launcher alone."""
-        if self.records:
-            return Path(self.records)
-        launcher, started = os.getppid(), ""
-        with suppress(OSError, IndexError):
-            started = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]
-        return Path(tempfile.gettempdir(), f"zerosim-check-{os.getuid()}-{launcher}-{started}")
+    folder: str = ""
+    """Where the records of this run are, once it is prepared."""
+    run: str = ""
+    """What tells this run from others."""
+    alone: bool = False
+    """Whether no launcher has started this process: ranks of which there is no record were then not observed."""
 
 
 def launched_with(*names: str) -> int | None:
@@ -54,116 +67,364 @@ def launched_with(*names: str) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def run(asked: Asked, script: Callable[[], int]) -> int:
-    """Run a script as one of the launcher's processes, under observation; the exit code of this rank.
+def launched_as() -> tuple[int | None, int]:
+    """This process's rank and the number of ranks, if a launcher says so; else None and 1."""
+    return (launched_with("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
+            launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1)
 
-    That is the script's own, if it is not 0. The last rank to end has 1 if there are findings; with `strict` 4 if
-    gradients were not judged.
-    """
-    import torch  # noqa: PLC0415 - a judge needs none
 
-    from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415 - as above
+# -- before the script starts
 
-    if asked.double:
-        torch.set_default_dtype(torch.float64)
-    folder, files = asked.folder, list[BinaryIO]()
-    folder.mkdir(parents=True, exist_ok=True)
+def prepared(asked: Asked) -> Asked:
+    """The settings with absolute paths, each tried; raises `UsageError` if one cannot be used."""
+    rank, size = launched_as()
+    local = launched_with("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE") or size
+    if local < size and not asked.records:
+        raise UsageError(f"{size - local} of {size} ranks are on other hosts: give --records a folder that all of them "
+                         "see")
+    process = os.getpid() if rank is None else os.getppid() if local == size else 0
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID",
+             "SLURM_STEP_ID")
+    words = [process, started(process), size, *map(os.environ.get, names)]
+    run = hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+    try:
+        folder = own_folder(asked.records, run)
+        settle(folder / "run", run)
+    except OSError as error:
+        raise UsageError(f"the records cannot be written: {error}; give --records another folder") from None
+    if (folder / JUDGED).exists() or (folder / f"rank{rank or 0:05}").exists():
+        raise UsageError(f"{folder} holds another run; give --records an empty folder")
+    file = Path(asked.json).absolute() if asked.json else None
+    if file is not None:
+        try:
+            if file.exists() and not file.is_file():
+                file.write_text("")
+            else:
+                tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}").close()
+        except OSError as error:
+            raise UsageError(f"--json {asked.json} cannot be written: {error}; name another file") from None
+    return replace(asked, records=asked.records and str(folder), json=str(file or ""), folder=str(folder), run=run,
+                   alone=rank is None)
 
-    rank = launched_with("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK") or 0
 
-    def keep(frame: Frame) -> None:
-        if not files:
-            if frame.facts.size == 1:
-                frame.facts.rank = rank
-                frame.facts.size = launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1
-            frame.facts.process = os.getpid()
-            files.append((folder / f"rank{frame.facts.rank:05}").open("wb"))
-        write(frame, files[0])
+def own_folder(named: str, run: str) -> Path:
+    """The folder of the records: the named one, or a private one of this run; another attempt has one of its own."""
+    attempt = launched_with("TORCHELASTIC_RESTART_COUNT") or 0
+    if named:
+        folder = Path(named).absolute() / (f"restart{attempt}" if attempt else "")
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        base = Path(tempfile.gettempdir(), f"zerosim-check-{os.getuid()}")
+        base.mkdir(mode=0o700, exist_ok=True)
+        about = base.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+            raise UsageError(f"{base} is not a folder that only you can use; remove it, or give --records another")
+        folder = base / run
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
-    recorder, ended = Recorder(keep, asked.first, asked.last), "killed"
-    if not rank:  # a child judges once no rank is left to do so
-        with suppress(OSError):
-            subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", str(folder), "--after",
-                              str(os.getppid()), "--json", asked.json, "--records", asked.records],
-                             stdin=subprocess.DEVNULL, start_new_session=True)
+
+def settle(file: Path, run: str) -> None:
+    """Make the file that says which run a folder is of; raises `UsageError` if it is of another."""
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".") as own:
+        own.write(run.encode())
+        own.flush()
+        with suppress(FileExistsError):
+            os.link(own.name, file)
+    if file.read_text() != run:
+        raise UsageError(f"{file.parent} holds another run; give --records an empty folder")
+
+
+def started(process: int) -> str:
+    """When a process has started, as the kernel counts; empty if it does not say."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+# -- one rank
+
+class Pen:
+    """Writes a rank's file, which begins with its first frame; `broken` says why it cannot."""
+
+    def __init__(self, asked: Asked, launched: tuple[int | None, int] = (None, 1)) -> None:
+        self.asked, self.launched, self.process = asked, launched, os.getpid()
+        self.file: BinaryIO | None = None
+        self.facts = Facts()
+        self.broken = ""
+
+    def keep(self, frame: Frame) -> None:
+        if os.getpid() != self.process:
+            return  # a fork
+        facts = frame.facts
+        if not facts.grouped:
+            facts.rank, facts.size = self.launched[0] or 0, self.launched[1]
+        facts.process, facts.run = self.process, self.asked.run
+        try:
+            if self.file is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+                path = Path(self.asked.folder, f"rank{facts.rank:05}")
+                self.file = os.fdopen(os.open(path, flags, 0o600), "wb")
+            write(frame, self.file)
+        except OSError as error:
+            self.broken = str(error)
+            with suppress(OSError):
+                Path(self.asked.folder, f"broken{facts.rank:05}").touch()
+            raise
+
+    def end(self, frame: Frame) -> None:
+        """Write the last frame; an error is said, and goes no further."""
+        try:
+            if not self.broken:
+                self.keep(frame)
+                if self.file is not None and not os.fstat(self.file.fileno()).st_nlink:
+                    self.broken = "it was removed while the script ran"
+        except OSError as error:
+            self.broken = str(error)
+        finally:
+            with suppress(OSError):
+                if self.file is not None:
+                    self.file.close()
+        if self.broken:
+            tell(f"zerosim: the record of rank {frame.facts.rank} could not be written: {self.broken}")
+
+
+def observe(asked: Asked, pen: Pen, body: Callable[[], Any], alone: Callable[[], bool] = lambda: False) -> int:
+    """What `body` returns as an exit code; a rank that has seen nothing writes nothing if it was not `alone`."""
+    from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415 - a judge needs no PyTorch
+
+    recorder, ended = Recorder(pen.keep, asked.first, asked.last), "killed"
+    pen.facts = recorder.facts
     try:
         with recorder.listening():
-            code = script()
+            code = body()
+        code = code if isinstance(code, int) else 0
         ended = recorder.failed or (FINISHED if code == 0 else f"exit code {code}")
     except BaseException as error:
         ended = type(error).__name__
         raise
     finally:
-        keep(Frame(recorder.facts, ended=ended))
-        files[0].close()
-        verdict = conclude(folder, asked)
-    return code or verdict
+        gc.disable()  # a collection may destroy a process group: see `leave`
+        if pen.file is not None or recorder.facts.grouped or alone():
+            pen.end(Frame(recorder.facts, ended=ended))
+    return code
 
 
-def conclude(folder: Path, asked: Asked) -> int:
+def leave(code: int) -> NoReturn:
+    """End this process as Python would, and before it destroys process groups.
+
+    A backward lends its Python context to the work that it starts, and the thread of gloo that ends the work needs the
+    interpreter's lock to give it back. Python holds that lock while it destroys a group, and waits for the group's
+    threads: for ever, if one of them waits for the lock.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
+            stream.flush()
+    os._exit(code)
+
+
+class Observed:
+    """The function of a child process, under observation; its record is judged by the parent."""
+
+    def __init__(self, target: Callable[..., Any], asked: Asked) -> None:
+        self.target, self.asked = target, asked
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        observe(self.asked, Pen(self.asked), lambda: self.target(*args, **kwargs))
+
+
+def run(asked: Asked, script: Callable[[], int]) -> int:
+    """Run a script as one of the launcher's processes, under observation; the exit code of this rank.
+
+    That is the script's own, if it is not 0. The last rank to end has 1 if there are findings, 5 if the check itself
+    has failed, and 2 if nothing was observed; with `strict` 3 for suspicions, and 4 if gradients were not judged.
+    """
+    import torch  # noqa: PLC0415 - a judge needs none
+
+    if asked.double:
+        torch.set_default_dtype(torch.float64)
+    rank, size = launched_as()
+    pen, children = Pen(asked, (rank, size)), list[Any]()
+    start, leave = multiprocessing.process.BaseProcess.start, os._exit
+
+    def start_observed(process: Any) -> None:
+        target = getattr(process, "_target", None)
+        if target is not None and (not str(getattr(target, "__module__", "")).startswith(NOT_TRAINING)):
+            process._target = Observed(target, asked)
+            children.append(process)
+        start(process)
+
+    def leave_judged(code: int) -> None:
+        if os.getpid() == pen.process:
+            pen.end(Frame(pen.facts, ended=FINISHED if code == 0 else f"exit code {code}"))
+            code = code or conclude(asked)
+        leave(code)
+
+    if not rank:
+        last = "on" if asked.last is None else f"to {asked.last}"
+        tell(f"zerosim: steps {asked.first} {last} are checked; --check-steps A..B checks others")
+        # a child judges once no rank is left to do so
+        with suppress(OSError):
+            subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", asked.folder, "--after",
+                              str(os.getppid()), "--json", asked.json, "--records", asked.records,
+                              *(["--strict"] if asked.strict else [])],
+                             stdin=subprocess.DEVNULL, start_new_session=True)
+    multiprocessing.process.BaseProcess.start = start_observed  # type: ignore[method-assign, assignment]
+    os._exit = leave_judged  # type: ignore[assignment]
+    verdict = BROKEN
+    try:
+        code = observe(asked, pen, script, lambda: not children)
+    finally:
+        multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
+        os._exit = leave
+        verdict = conclude(asked)
+    return code or (BROKEN if pen.broken else verdict)
+
+
+# -- the verdict
+
+def conclude(asked: Asked) -> int:
     """Judge the files if all ranks have ended and nobody has yet; the exit code of that."""
-    with suppress(OSError):  # another rank may judge, and remove them, just now
+    folder = Path(asked.folder)
+    try:
+        if not folder.is_dir() or (folder / JUDGED).exists():
+            return 0
         records = read_all(folder)
-        size = max((record.facts.size for record in records), default=0)
-        missing = size - len(records)
-        if missing and not asked.records and len(records) == launched_with("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
-            print(f"zerosim: {missing} of {size} ranks are on other hosts: give --records a folder that all hosts see",
-                  file=sys.stderr, flush=True)
-        elif not missing and all(record.ended for record in records):
-            return claimed(folder, asked, records)
-    return 0
+        size = max((record.facts.size for record in records), default=1)
+        ended = len(records) == size and all(
+            record.ended or (folder / f"broken{record.facts.rank:05}").exists() for record in records)
+        return claimed(asked) if ended or asked.alone else 0
+    except (OSError, RecordError) as error:
+        if not folder.is_dir() or (folder / JUDGED).exists():  # another rank judges, and removes them, just now
+            return 0
+        tell(f"zerosim: {error}; the records are kept in {folder}")
+        return BROKEN
 
 
-def claimed(folder: Path, asked: Asked, records: list[Record]) -> int:
+def claimed(asked: Asked) -> int:
     """Judge the files, if no other process does."""
+    folder = Path(asked.folder)
     try:
         (folder / JUDGED).touch(exist_ok=False)
-    except OSError:
+    except FileExistsError:
         return 0
-    code = say(records, asked)
-    if not asked.records:
+    code = say(folder, asked)
+    if code == BROKEN:
+        tell(f"zerosim: the records are kept; judge them by zerosim torch --judge {folder}")
+    elif not asked.records:
         shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
 def read_all(folder: Path) -> list[Record]:
-    """The records in a folder, by rank; those of an earlier run of more ranks have other launchers."""
-    return [read(file) for file in sorted(folder.glob("rank*"))]
+    """The records in a folder, by rank; raises `RecordError` if one is damaged, or if they are not of one run."""
+    files = [file for file in sorted(folder.iterdir()) if re.fullmatch(r"rank\d{5}", file.name)]
+    records = [read(file) for file in files]
+    for file, record in zip(files, records, strict=True):
+        if file.name != f"rank{record.facts.rank:05}":
+            raise RecordError(f"{file} is the record of rank {record.facts.rank}; remove what is no record of this run")
+        if (record.facts.run, record.facts.size) != (records[0].facts.run, records[0].facts.size):
+            raise RecordError(f"{folder} has records of two runs; keep those of one")
+    return records
 
 
-def say(records: list[Record], asked: Asked) -> int:
-    """Judge the records and say what was found; the exit code."""
-    size = max((record.facts.size for record in records), default=0)
-    if not records or len(records) < size:
-        print(f"zerosim: there are records of {len(records)} of {size} ranks; nothing can be judged", file=sys.stderr)
-        return UNJUDGED if asked.strict else 0
-    document = judge(records)
-    ends = [f"rank {record.facts.rank}: {record.ended or 'killed, or still running'}" for record in records
-            if record.ended != FINISHED]
+def say(folder: Path, asked: Asked) -> int:
+    """Judge the records of a folder, and write and say what was found; the exit code."""
+    try:
+        records = read_all(folder)
+        document = judged(records) if records else {}
+    except (OSError, RecordError) as error:
+        tell(f"zerosim: {error}")
+        return BROKEN
+    if not document:
+        tell("zerosim: nothing was observed: no process that this command has started, or that one of them has "
+             "started by multiprocessing, made a process group or an update")
+        return UNSEEN
+    failed = not said(document, records, folder, asked) or any(record.facts.failed for record in records)
+    return (FOUND if document["findings"] else BROKEN if failed else UNSEEN if not document["steps"] else
+            UNJUDGED if asked.strict and unjudged(document) else
+            SUSPICIOUS if asked.strict and document["suspicions"] else 0)
+
+
+def said(document: dict[str, Any], records: list[Record], folder: Path, asked: Asked) -> bool:
+    """Write a document, then print it; whether both were possible."""
+    broken = {int(file.name[6:]) for file in folder.glob("broken*") if file.name[6:].isdecimal()}
+    ends = [f"rank {record.facts.rank}: " + ("its record could not be written" if record.facts.rank in broken else
+                                             record.ended or "killed, or still running")
+            for record in records if record.facts.rank in broken
+            or record.ended not in (FINISHED, record.facts.failed or FINISHED)]
+    text, unwritten = lines(document), ""
     if ends:
-        print(f"zerosim: the script has not ended on all ranks ({'; '.join(ends)}); what was written before is judged",
-              file=sys.stderr)
-    print("\n".join(lines(document)), file=sys.stderr, flush=True)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(document, indent=1) + "\n")
-    return FOUND if document["findings"] else UNJUDGED if asked.strict and unjudged(document) else 0
+        text = [f"zerosim: the script has not ended well on all ranks ({'; '.join(ends)}); what was written before is "
+                "judged", *text]
+    try:
+        if asked.json:
+            write_whole(Path(asked.json), json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        unwritten = f"--json {asked.json} could not be written: {error}"
+        text.append(f"zerosim: {unwritten}")
+    banner = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if banner and document["findings"]:  # torchrun prints last, and says this text there
+        first, *more = (line for line in text if line.startswith("zerosim: FOUND"))
+        with suppress(OSError), open(banner, "x", encoding="utf-8") as file:
+            json.dump({"message": f"{first}; {len(more)} more above" if more else first}, file)
+    return tell("\n".join(text)) and not unwritten
+
+
+def tell(text: str) -> bool:
+    """Print lines on stderr; whether somebody may read them."""
+    try:
+        if sys.stderr is None:  # Python had none to begin with
+            return False
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file at once, or not at all; a device is written to."""
+    if file.exists() and not file.is_file():
+        file.write_text(text)
+        return
+    beside = Path(tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")[1])
+    try:
+        beside.write_text(text)
+        beside.chmod(0o666 & ~umask())
+        beside.replace(file)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def umask() -> int:
+    """The process's umask."""
+    present = os.umask(0)
+    os.umask(present)
+    return present
 
 
 # -- a child that stays behind
 
 def stay(folder: Path, launcher: int, asked: Asked) -> int:
     """Wait until all ranks are gone, or the launcher is; then judge, unless a rank has."""
-    rank_0 = os.getppid()
-    processes = {rank_0}
-    while lives(launcher) and any(map(lives, processes)):
+    rank_0, processes, missing, looks = os.getppid(), set[int](), True, 0
+    while lives(launcher) and looks < LOOKS and (missing or os.getppid() == rank_0 or any(map(lives, processes))):
         time.sleep(BETWEEN_LOOKS)
-        if os.getppid() != rank_0:  # rank 0 has ended: the others are known by now
-            with suppress(OSError):
-                processes = {record.facts.process for record in read_all(folder)} - {0, rank_0}
-    if not folder.is_dir() or (folder / JUDGED).exists():
-        return 0
-    records = read_all(folder)
-    return claimed(folder, asked, records) if any(record.steps for record in records) else 0
+        if not folder.is_dir() or (folder / JUDGED).exists():
+            return 0
+        if os.getppid() != rank_0:
+            looks = 0 if any(map(lives, processes)) else looks + 1
+            with suppress(OSError, RecordError):
+                records = read_all(folder)
+                processes = {record.facts.process for record in records} - {0, rank_0}
+                missing = len(records) < max((record.facts.size for record in records), default=1)
+    with suppress(OSError, RecordError):
+        if folder.is_dir() and not any(record.steps for record in read_all(folder)):
+            return 0
+    return claimed(replace(asked, folder=str(folder))) if folder.is_dir() and not (folder / JUDGED).exists() else 0
 
 
 def lives(process: int) -> bool:

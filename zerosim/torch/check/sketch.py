@@ -105,6 +105,22 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
     return (sums * factors(len(sums), torch.int64, values.device)).sum()
 
 
+def checksum(values: Any) -> Any:
+    """A 64-bit integer tensor that tells whether a tensor was written into, in a fifth of the time of `digest`.
+
+    Two sums of its words: a permutation that keeps both is not seen.
+
+    >>> bool(checksum(torch.ones(6)) == checksum(torch.ones(6) * 2))
+    False
+    """
+    flat = values.detach().reshape(-1)
+    size = flat.element_size()
+    if flat.is_complex() or size > 8 or flat.numel() * size % 8 or flat.storage_offset() * size % 8:
+        return digest(values, values.shape, whole(values.shape))
+    words = flat.view(torch.int64)
+    return words.sum() + 5 * words[: len(words) // 3].sum()
+
+
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:
     """The elements of a part as matrices with a row for each bucket, and the first bucket of each matrix.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._pytree import tree_leaves
@@ -15,12 +16,14 @@ from zerosim.torch.check.record import Key
 from zerosim.torch.check.sketch import digest, whole
 from zerosim.torch.places import PACKAGES, of_a_library, passes_on
 
+SCALERS = torch.amp.GradScaler, ShardedGradScaler
+"""The scalers of losses."""
 TRAINERS = tuple(f"{PACKAGES}{name}" for name in (
     "torch/distributed/fsdp", "torch/nn", "torch/distributed/utils", "torch/distributed/tensor/_",
-    "torch/distributed/tensor/p", "deepspeed", "accelerate"))
+    "torch/distributed/tensor/p", "torch/distributed/optim/zero", "deepspeed", "accelerate"))
 """Files of trainers and of tensor parallelism, which communicate while a forward runs."""
-FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "recorder.py", "watching.py",
-              "tensors.py", "_functional_collectives.py")
+FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "check/forward.py",
+              "watching.py", "tensors.py", "_functional_collectives.py")
 
 
 def script_line() -> str:
@@ -66,6 +69,18 @@ def digest_of(values: Any, not_parts: bool = False) -> Any:
     return torch.where(varied, total, 0)
 
 
+def samples_in(values: Any) -> int:
+    """The length of the first tensor among nested ones; 0 if there is none."""
+    return next((len(leaf) for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
+
+
+def sample_of(tensor: Any) -> Any:
+    """At most 8,192 elements of a tensor, at equal distances; none of one that is not in one piece."""
+    values = local(tensor).detach()
+    flat = values.view(-1) if values.is_contiguous() else values.new_zeros(0)
+    return flat[:: max(1, flat.numel() // 4096)]
+
+
 def parameters_of(optimizer: Any) -> list[Any]:
     """The parameters of an optimizer, or of DeepSpeed's engine."""
     if isinstance(optimizer, nn.Module):
@@ -73,8 +88,8 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
 
 
-def leaves_below(tensors: list[Any]) -> list[Any]:
-    """The tensors in which the graph of these ends: those that will get a gradient."""
+def below(tensors: list[Any]) -> tuple[list[Any], set[Any]]:
+    """The tensors in which the graph of these ends, which will get a gradient, and all nodes of the graph."""
     seen: set[Any] = set()
     leaves, nodes = [], [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     while nodes:
@@ -83,8 +98,8 @@ def leaves_below(tensors: list[Any]) -> list[Any]:
             seen.add(node)
             if hasattr(node, "variable"):
                 leaves.append(node.variable)
-            nodes += [below for below, _ in node.next_functions if below is not None]
-    return leaves
+            nodes += [following for following, _ in node.next_functions if following is not None]
+    return leaves, seen
 
 
 def loss_factor(losses: list[Any]) -> float | None:

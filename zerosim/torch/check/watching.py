@@ -91,6 +91,10 @@ class Watch:
         kind = int if tensor.dtype is torch.int64 else float
         self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
 
+    def flag(self, tensor: Any, target: Any, name: str) -> None:
+        """Set an attribute of `target` to True if this tensor is, once it is copied."""
+        self.later(tensor, lambda values: setattr(target, name, getattr(target, name) or bool(values.reshape(-1)[0])))
+
     def copy(self) -> None:
         """Copy all numbers, with one copy from each device."""
         waiting, self._later = self._later, []

@@ -1,0 +1,176 @@
+"""The table of findings: what each is about, the evidence that proves it, and the right programs that it must exclude.
+
+A cause is *found* where its evidence is complete. Where a right program of the table could have computed what was seen,
+it is *suspicious*. The list in `docs/check.md` is written from this table, and a test holds that each cause has a wrong
+and a right script in the corpus.
+
+    python -m zerosim.torch.check.causes > list.md
+"""
+
+from typing import NamedTuple
+
+
+class Cause(NamedTuple):
+    """`excluded` are right programs, `wrong` and `right` are scripts of the corpus.
+
+    `evidence` is empty if a right program can always do the same.
+    """
+
+    what: str
+    evidence: str
+    excluded: str
+    wrong: str
+    right: str
+
+
+BOUND = "the gradient is this wrong program's within its bound of rounding"
+TRAINER = f"{BOUND}; a trainer reduced it, by no hook of the script, and the script wrote nothing into it"
+ENDED = ("; weights are sharded, or all ranks have ended and the script has never communicated as many elements as "
+         "weights have")
+CAUSES = {
+    "other initial weights": Cause(
+        "initial weights", "ranks that reduce gradients together begin with other bits, or shards are of models with "
+        "different values", "parts of a model; models of their own; buffers", "fsdp_other_seeds", "buffer_of_the_rank"),
+    "replicas have drifted apart": Cause(
+        "replicas", "weights of equal beginning have other bits later" + ENDED, "local SGD; parts of a model by hand",
+        "weights_touched_on_a_rank", "averaged_after_the_checked_steps"),
+    "a model without an optimizer differs": Cause(
+        "replicas", "it is sharded, and all its shards change on some ranks and none on another",
+        "copies that rank 0 alone needs", "averages_of_shards_on_rank_0", "averages_on_all_ranks"),
+    "the same samples": Cause(
+        "inputs", "two ranks compute the same bits of every gradient in each of at least two steps, under a trainer",
+        "prompts that all ranks share; one sample with noise of each rank", "ddp_same_batch", "prompts_on_all_ranks"),
+    "samplers of other orders": Cause(
+        "inputs", "", "each rank draws from the whole set", "sampler_seeded_by_rank", "sampled"),
+    "the same samples every epoch": Cause(
+        "inputs", "", "an order that is fixed on purpose", "set_epoch_forgotten", "evaluation_within_an_epoch"),
+    "batches overlap": Cause(
+        "inputs", "three new batches in a row are those that another rank had before, fewer batches ago than there are "
+        "ranks", "loaders that begin again; ranks that begin at places of their own", "batches_advance_by_one",
+        "sampled"),
+    "batches of unequal size": Cause(
+        "inputs", "", "losses weighted by samples; the last batch of a loader", "a_smaller_batch_on_a_rank", "ddp"),
+    "a rank with fewer micro-batches": Cause(
+        "inputs", "", "losses divided by the tokens of all ranks", "fewer_micro_batches", "ddp_accumulating"),
+    "a micro-batch without a backward": Cause(
+        "inputs", "", "a forward for a metric", "pipeline_loses_a_micro_batch", "pipeline_ScheduleGPipe"),
+    "different samples in a tensor-parallel group": Cause(
+        "inputs", "ranks that hold parts of the same layers were given different batches",
+        "plans that take shards of a batch", "tensor_parallel_on_different_samples", "sequence_parallel"),
+    "stale gathered weights": Cause(
+        "weights of the forward", "the forward used the bits of the shards before the last update", "",
+        "fsdp_never_reshards", "fsdp"),
+    "weights changed between gather and use": Cause(
+        "weights of the forward", "the forward used other bits than those of the shards, and not the same on all ranks",
+        "a change that all ranks make", "fsdp_changed_in_place", "fsdp"),
+    "another model in parts": Cause(
+        "weights of the forward", "outputs of a tensor-parallel group differ, and the script reduces nothing",
+        "partial outputs that the script adds", "tensor_parallel_without_the_reduction", "tensor_parallel_clipped"),
+    "own gradient only": Cause(
+        "gradient", BOUND + ENDED + "; or some micro-batches of a step are reduced and others are not", "local SGD",
+        "no_sync_forgotten", "averaged_after_the_checked_steps"),
+    "own part only": Cause(
+        "gradient", "", "parameters of the rank's own heads", "norm_outside_the_plan", "summed_over_the_tensor_ranks"),
+    "N times the mean": Cause(
+        "gradient", TRAINER, "losses divided by the batch of all ranks", "micro_batches_reduced_again",
+        "losses_divided_by_the_whole_batch"),
+    "divided twice": Cause(
+        "gradient", TRAINER, "gradients scaled by the script", "ddp_divided_again", "weighed_by_samples"),
+    "a rank counts more than once": Cause(
+        "gradient", TRAINER, "gradients weighted by samples", "hook_doubles_a_rank", "weighed_by_samples"),
+    "a rank is missing from the mean": Cause(
+        "gradient", TRAINER, "a rank without samples", "by_hand_without_a_rank", "mean_by_hand"),
+    "the mean of a smaller group": Cause(
+        "gradient", BOUND + ENDED, "local SGD; models of their own", "fsdp_within_rows_of_the_mesh_only", "hsdp"),
+    "gradient of the last micro-batch only": Cause(
+        "gradient", f"{BOUND}; the others, on their own batches, by the same line and weights, are lost in every one "
+        "of several steps, or not cleared by the script", "PCGrad; per-sample clipping; gradients that are only looked "
+        "at",
+        "ddp_zero_grad_in_the_loop", "per_sample_clipping"),
+    "gradient of the first micro-batch only": Cause(
+        "gradient", TRAINER, "", "first_micro_batch_only", "ddp_accumulating"),
+    "zero_grad is missing": Cause(
+        "gradient", f"{BOUND}; the script wrote nothing into it", "gradients that decay as a momentum",
+        "ddp_zero_grad_missing", "two_optimizers_share_a_head"),
+    "not unscaled": Cause(
+        "gradient", f"{BOUND}; GradScaler has multiplied the loss", "a factor by hand, before Adam",
+        "scaler_without_its_step", "scaled_by_hand"),
+    "unscaled twice": Cause(
+        "gradient", f"{BOUND}; GradScaler has unscaled", "", "unscaled_by_hand_too", "ddp_scaler_autocast_half"),
+    "no gradient": Cause(
+        "gradient", "backwards had gradients, the optimizer has none, and the script took none away",
+        "layers held still", "fsdp_never_reduces",
+        "last_layer_held_still_at_first"),
+    "a sum is missing in backward": Cause(
+        "gradient", "ranks hold the same bits of an output, not the same gradient of it, and then not the same "
+        "gradient of a weight that they share", "gradients that are summed later",
+        "tensor_parallel_backward_forgets_the_sum", "tensor_parallel_by_hand_with_its_sum"),
+    "no order of addition explains it": Cause(
+        "gradient", "farther from the mean than the bound, with all terms observed; " + TRAINER.partition("; ")[2],
+        "gradients changed by the script, or by its hook", "a_collective_is_off", "written_through_data"),
+    "clipping on one rank": Cause(
+        "clipping", "ranks held the same gradient before, and one has clipped it", "norms that are only printed",
+        "clipped_on_rank_0", "norm_printed_on_rank_0"),
+    "clipping before unscaling": Cause(
+        "clipping", "GradScaler's factor was in the gradients, and they were clipped to less than a 1,024th of it",
+        "a largest norm that is multiplied by the factor", "clipped_before_unscaling", "clipped_at_the_scale"),
+    "clipping by the local norm": Cause(
+        "clipping", "shards of one gradient were multiplied by factors of their own",
+        "each rank clips its own gradient before the reduction", "fsdp1_clipped_as_if_whole", "fsdp"),
+    "another norm": Cause(
+        "clipping", "the factor is not that of the norm of exactly the clipped gradients, within a bound of that "
+        "norm's rounding, and the script has not given another", "norms over several optimizers, or over parameters "
+        "without one", "clipped_by_half_the_norm",
+        "clipped_over_two_optimizers"),
+    "another learning rate on a rank": Cause(
+        "update", "a setting differs between ranks that reduce gradients together", "settings of the script's own",
+        "other_learning_rate", "ddp"),
+    "optimizer state is lost": Cause(
+        "update", "the state of a parameter is gone, or counts fewer updates, on some ranks only", "state that all "
+        "ranks forget", "state_of_a_shard_is_lost", "zero_redundancy"),
+    "fp16 overflow skipped on one rank": Cause(
+        "update", "GradScaler skipped an update on some ranks only, and a trainer reduces over them",
+        "ranks with models of their own", "overflow_on_a_rank",
+        "ddp_scaler_autocast_half"),
+    "unequal numbers of updates": Cause(
+        "update", "all ranks have ended, a trainer reduces over them, and their numbers of updates of the same "
+        "parameters differ", "ranks with other tasks", "update_on_rank_0",
+        "joined"),
+    "a parameter is never changed": Cause(
+        "update", "", "updates that round to nothing", "update_skips_parameters", "a_gain_of_zero"),
+    "updates are rounded away": Cause(
+        "update", "", "a few updates that round to nothing", "bfloat16_without_a_master", "fsdp_bfloat16_throughout"),
+    "the learning rate is 0": Cause("update", "", "a warm-up", "rate_of_zero", "ddp"),
+    "the scheduler steps once per rank": Cause(
+        "update", "", "a schedule in micro-batches", "scheduler_steps_too_often", "scheduled"),
+    "a parameter that no optimizer has": Cause(
+        "parameters", "", "a head is trained alone", "head_forgotten", "adversaries"),
+    "a parameter never gets a gradient": Cause(
+        "parameters", "", "branches and experts that are not used", "adapters_below_a_checkpoint", "unused_parameters"),
+    "an unregistered parameter": Cause(
+        "parameters", "", "weights of a module that is not called", "fsdp_layers_in_a_list", "ddp"),
+    "a parameter is frozen on one rank": Cause(
+        "parameters", "ranks that reduce gradients together differ in requires_grad", "ranks with models of their own",
+        "frozen_on_a_rank", "ddp"),
+    "all parameters are frozen": Cause("parameters", "", "stages of a training", "everything_frozen", "ddp"),
+    "optimizer built before sharding": Cause(
+        "parameters", "no parameter of the optimizer belongs to the model that trains, and none has a gradient", "",
+        "optimizer_before_sharding", "fsdp"),
+}
+
+
+def table() -> str:
+    """The causes as lists of Markdown, by subject."""
+    lines = []
+    for what in dict.fromkeys(cause.what for cause in CAUSES.values()):
+        lines.append(f"**{what.capitalize()}**\n")
+        for name, cause in CAUSES.items():
+            if cause.what == what:
+                proof = f"found if {cause.evidence}" if cause.evidence else "always suspicious"
+                lines.append(f"- *{name}*: {proof}" + (f". Right: {cause.excluded}" if cause.excluded else ""))
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,88 @@
+"""Observes what changes gradients between backward and update: clipping, and GradScaler's factor."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import fsdp
+
+from zerosim.torch.check.record import Clip, Sketched
+from zerosim.torch.check.tensors import SCALERS, local, parameters_of, script_line
+from zerosim.torch.check.window import Window
+
+LANES = 8
+"""PyTorch's norm of a contiguous float32 tensor adds its squares in at least so many sums, on every device."""
+
+
+class Clipping:
+    """The gradients before and after each call that clips: exactly those of the parameters that it was given."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+
+    def listen(self) -> None:
+        window = self.window
+        for scaler in SCALERS:
+            window.watch(scaler, "unscale_", self.before_unscaling, self.after_unscaling)
+        window.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(self.before, None), self.after)
+        for owner in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
+                window.watch(owner, name, partial(self.before, name), self.after, listed=True)
+
+    def before_unscaling(self, args: Any, kwargs: Any) -> None:
+        if self.window.active:
+            self.window.notice_touched(args[1])
+
+    def after_unscaling(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if args[0].is_enabled():
+            self.window.step_of(args[1]).unscaled = True
+            self.window.note_gradients(parameters_of(args[1]))
+
+    def before(self, name: str | None, args: Any, kwargs: Any) -> Any:
+        window = self.window
+        window.clipping += 1
+        if not window.active or window.clipping > 1:
+            return None
+        given = args[0] if args else kwargs["parameters"]
+        chosen = ([given] if isinstance(given, torch.Tensor) else
+                  list(given.parameters()) if isinstance(given, nn.Module) else list(given))
+        most = args[1] if len(args) > 1 else next(
+            (kwargs[key] for key in ("max_norm", "clip_value") if key in kwargs), float("inf"))
+        order = kwargs.get("norm_type", args[2] if len(args) > 2 and name != "clip_grads_with_norm_" else 2.0)
+        own = {id(parameter) for parameter in chosen}
+        concerned = [optimizer for optimizer, parameters in window.known()
+                     if own & {id(parameter) for parameter in parameters}]
+        clip = Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order),
+                    any(window.step_of(optimizer).unscaled for optimizer in concerned),
+                    name == "clip_grads_with_norm_", additions(chosen), self.gradients(chosen))
+        for optimizer in concerned:
+            window.notice_touched(optimizer)
+            step, mine = window.step_of(optimizer), {
+                name for parameter in parameters_of(optimizer) for name in window.names.within(parameter)}
+            for part, sketched in clip.before.items():
+                if part in mine:
+                    step.unclipped.setdefault(part, sketched)
+            step.clips.append(clip)
+        return clip, chosen
+
+    def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self.window.clipping -= 1
+        if seen:
+            seen[0].after = self.gradients(seen[1])
+            self.window.note_gradients(list({id(parameter): parameter for parameter in (
+                *self.window.optimized(), *seen[1])}.values()))
+
+    def gradients(self, parameters: Any) -> dict[str, Sketched]:
+        window = self.window
+        return {name: window.sketched(piece, shape, key, parameter.grad) for parameter in parameters
+                if parameter.grad is not None and parameter.grad.layout is torch.strided
+                for name, piece, shape, key in window.names.pieces(parameter, parameter.grad)}
+
+
+def additions(parameters: Any) -> int:
+    """The most additions on a square's way into PyTorch's norm of all gradients of these parameters."""
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    longest = max((-(-gradient.numel() // (LANES if gradient.is_contiguous() else 1)) for gradient in gradients),
+                  default=0)
+    return longest + len(gradients) + LANES

@@ -1,0 +1,163 @@
+"""Observes the forward: batches, gathered weights, activations, samplers, and how a forward communicates."""
+
+import weakref
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _functional_collectives, fsdp
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves
+from torch.utils.data.distributed import DistributedSampler
+
+from zerosim.torch.check.adapters import gathered_parameters
+from zerosim.torch.check.names import plainly
+from zerosim.torch.check.record import Activation, Batch, Epoch, Gathered
+from zerosim.torch.check.sketch import digest, whole
+from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
+from zerosim.torch.check.window import Window
+
+COMMUNICATION = (
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_single",
+    "all_gather_tensor", "all_to_all", "all_to_all_single", "all_to_all_single_autograd", "reduce_scatter_tensor",
+    "reduce_scatter_single", "reduce_scatter", "broadcast", "reduce", "gather", "scatter")
+MESSAGES = ("send", "recv")
+
+
+class Forwards:
+    """The modules that are called. The two hooks run while a model is compiled, too, and must then do nothing."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.unseen = True
+        """Whether no forward has ended yet."""
+        self.epoch: Epoch | None = None
+        """The sampler that has begun an epoch since the last forward."""
+
+    def listen(self) -> None:
+        window = self.window
+        window.watch(DistributedSampler, "__iter__", self.sample)
+        window.watch(nn.Module, "__setstate__", self.copied)
+        for owner, name in product((dist, dist.distributed_c10d, _functional_collectives), COMMUNICATION):
+            window.watch(owner, name, partial(self.communicate, name))
+        groups = dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()  # backends in Python override its methods
+        for owner, name in product(groups, MESSAGES):  # not dist.isend, which PyTorch knows by its identity
+            window.watch(owner, name, partial(self.communicate, "messages"))
+        for handle in (register_module_forward_pre_hook(self.before_forward),
+                       register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True)):
+            window.leaving.callback(handle.remove)
+
+    def before_forward(self, module: Any, args: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.window.asleep:
+            self.window.safely(self.enter, module)
+
+    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.window.asleep and self.window.depth:
+            self.window.safely(self.exit, module, args, kwargs, output, torch.is_grad_enabled())
+
+    def enter(self, module: Any) -> None:
+        window = self.window
+        window.depth += 1
+        if window.depth > 1 or not window.active or module in window.names.paths:
+            return
+        for new in window.names.know(module):
+            if type(new).__name__ == "DeepSpeedEngine":
+                window.facts.trainer, window.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
+                window.engine_seen(type(new))
+            if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not window.updated:
+                for name, buffer in new._buffers.items():
+                    if buffer is not None and buffer.numel():
+                        path = f"{window.names.paths[new]}.{name}".lstrip(".")
+                        window.number(digest_of([buffer]), window.facts.buffers, path)
+        for wrapper in module.modules():  # DDP leaves out what a script names, such as parts of a table
+            window.facts.experts += map(plainly, getattr(wrapper, "parameters_to_ignore", ()))
+        window.facts.experts += [name for parameter in module.parameters() for name in window.names.within(parameter)
+                                 if getattr(parameter, "allreduce", True) is False]
+
+    def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
+        window = self.window
+        window.depth -= 1
+        if not window.depth and self.epoch:
+            if training:  # not the sampler of an evaluation
+                window.facts.epochs.append(self.epoch)
+            self.epoch = None
+        if not window.active or not training or window.within:
+            return
+        if isinstance(module, fsdp.FSDPModule):
+            self.note_gathered(module)
+        if not window.batches and (window.facts.communicates or self.unseen) and not isinstance(output, DTensor):
+            self.note_activation(module, output)
+        if not window.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
+            self.unseen = False
+            window.activations = window.activations if window.facts.communicates else []
+        if not window.depth and any(parameter.requires_grad for parameter in module.parameters()):
+            batch = Batch(script_line(), samples=samples_in((args, kwargs)))
+            window.number(digest_of((args, kwargs), not_parts=True), vars(batch), "given")
+            window.number(digest_of(output, not_parts=True), vars(batch), "returned")
+            window.batches.append(batch)
+            root = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
+                        None)
+            if root is not None and not root.is_meta:
+                window.forwards, window.half = window.forwards + 1, root.dtype is torch.float16
+                number, returned = id(batch), window.returned
+                root.register_hook(window.safe(lambda _: returned.add(number)))
+
+    def note_gathered(self, module: Any) -> None:
+        """Note the weights with which a unit of FSDP2 has computed first."""
+        window = self.window
+        for sharded, full in gathered_parameters([module]):
+            name = window.names.of.get(sharded)
+            if name and name not in window.gathered and full.untyped_storage().size() and not isinstance(full, DTensor):
+                gathered = Gathered(script_line())
+                window.number(digest(full, full.shape, whole(full.shape)), vars(gathered), "bits")
+                window.gathered[name] = gathered, full.dtype
+
+    def note_activation(self, module: Any, output: Any) -> None:
+        """Note what a module returns, and its gradient, for the law of what is alike."""
+        if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
+            return
+        window = self.window
+        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line(),
+                                roundoff=torch.finfo(output.dtype).eps)
+        window.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
+        window.activations.append(activation)
+
+        def arrived(gradient: Any) -> None:
+            if window.facts.communicates:
+                window.sketch_later(gradient, gradient.shape, whole(gradient.shape), activation)
+
+        output.register_hook(window.safe(arrived))
+
+    def copied(self, args: Any, kwargs: Any) -> None:
+        self.window.names.copied.append(weakref.ref(args[0]))
+
+    def sample(self, args: Any, kwargs: Any) -> None:
+        sampler = args[0]
+        if sampler.shuffle:
+            self.epoch = Epoch(1 + sum(self.window.facts.updates.values()), script_line(), len(sampler.dataset), {
+                "num_replicas": sampler.num_replicas, "seed": sampler.seed, "epoch": sampler.epoch})
+
+    def communicate(self, name: str, args: Any, kwargs: Any) -> None:
+        """Note communication of the script's own within a forward, and any message: ranks may hold parts of a model."""
+        window = self.window
+        if window.asleep or not (name == "messages" or calls_itself()):
+            return
+        value, kind = args[0] if args else None, "all_to_all" if "all_to_all" in name else "collectives"
+        if name == "messages" or window.depth:
+            kind = name if name == "messages" else kind
+            if kind not in window.facts.communicates:
+                window.facts.communicates.append(kind)
+        elif not window.clipping and not window.within:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            window.facts.sent += max((tensor.numel() for tensor in tensors), default=0)
+            if not isinstance(value, torch.Tensor):
+                return
+            if value.numel() == 1:
+                window.reduced = value.detach().clone()
+            else:
+                for step in window.open.values():  # the script reduces gradients only now, after it has clipped them
+                    step.unclipped.clear()

@@ -1,0 +1,242 @@
+"""Observes the update: what an optimizer is about to use, and what it has done with it."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
+from zerosim.torch.check.backward import Backwards
+from zerosim.torch.check.record import Sketched, Step, Weights
+from zerosim.torch.check.sketch import digest
+from zerosim.torch.check.tensors import parameters_of, sample_of, script_line
+from zerosim.torch.check.window import Window
+from zerosim.torch.check.wrapping import Wrapping
+
+
+class Updates:
+    """The updates of all optimizers; DeepSpeed's engine is one, and those within it are not followed."""
+
+    def __init__(self, window: Window, backwards: Backwards, wrapping: Wrapping) -> None:
+        self.window, self.backwards, self.wrapping = window, backwards, wrapping
+        self.updating = 0
+        self.samples: dict[str, tuple[Any, Any, Any]] = {}
+        """Of each parameter that is about to be updated: it, a sample of it, and where its gradient is not 0."""
+        self.scheduled: dict[int, dict[int, int]] = {}
+        """For each optimizer, how often each of its schedulers has stepped since the last update."""
+
+    def listen(self) -> None:
+        window = self.window
+        window.watch(torch.optim.Optimizer, "__init__", None, self.made)
+        window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
+        window.watch(lr_scheduler.LRScheduler, "step", self.schedule)
+        for handle in (register_optimizer_step_pre_hook(self.before_update),
+                       register_optimizer_step_post_hook(window.safe(self.after_update))):
+            window.leaving.callback(handle.remove)
+        window.engine_seen = self.listen_to_engine
+
+    def made(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if not self.window.asleep and not self.window.wrapping:
+            self.window.step_of(args[0])
+
+    def schedule(self, args: Any, kwargs: Any) -> None:
+        counts = self.scheduled.setdefault(id(args[0].optimizer), {})
+        counts[id(args[0])] = counts.get(id(args[0]), 0) + 1
+
+    def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step. What a closure does comes within the step: it is followed by a look."""
+        window = self.window
+        if window.failed or window.asleep:
+            return None
+        self.updating += 1
+        closure = next(filter(callable, (*args[1:], *kwargs.values())), None)
+        if self.updating > 1 or closure is None:
+            window.safely(self.see, optimizer)
+            return None
+
+        def evaluated() -> Any:
+            loss = closure()
+            window.safely(self.see, optimizer)
+            window.safely(self.close, optimizer)
+            return loss
+
+        return (tuple(evaluated if argument is closure else argument for argument in args),
+                {key: evaluated if argument is closure else argument for key, argument in kwargs.items()})
+
+    def after_update(self, optimizer: Any, *_: Any) -> None:
+        if self.window.asleep:
+            return
+        self.updating -= 1
+        if not self.updating:
+            if self.window.step_of(optimizer).parameters:
+                self.close(optimizer)
+            self.finish(optimizer)
+
+    def finish(self, optimizer: Any) -> None:
+        self.window.finish(optimizer)
+        self.scheduled.pop(id(optimizer), None)
+
+    def before_scaled_step(self, args: Any, kwargs: Any) -> tuple[int, int]:
+        step = self.window.step_of(args[1])
+        step.line = script_line()
+        return step.optimizer, self.window.facts.updates.get(step.optimizer, 0)
+
+    def after_scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any, result: Any) -> None:
+        """A scaler skips `optimizer.step()` when a gradient has overflowed."""
+        if before is not None and self.window.facts.updates.get(before[0], 0) == before[1]:
+            self.close(args[1], skipped=True)
+            self.finish(args[1])
+
+    # -- DeepSpeed
+
+    def listen_to_engine(self, engine: Any) -> None:
+        if not hasattr(engine.step, "__wrapped__"):
+            self.window.watch(engine, "step", self.before_engine_step, self.after_engine_step)
+
+    def before_engine_step(self, args: Any, kwargs: Any) -> bool:
+        boundary = bool(args[0].is_gradient_accumulation_boundary())
+        if boundary:
+            self.see(args[0])
+        self.window.asleep += 1
+        return boundary
+
+    def after_engine_step(self, boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
+        self.window.asleep -= 1
+        if boundary:
+            self.close(args[0])
+            self.finish(args[0])
+
+    # -- what an update is about to use
+
+    def see(self, optimizer: Any) -> None:
+        """Write down what an update is about to use."""
+        window, names = self.window, self.window.names
+        if not window.active or self.updating > 1:
+            return
+        step = window.step_of(optimizer)
+        own = [parameter for parameter in parameters_of(optimizer) if parameter not in names.lent]
+        step.line = script_line()
+        step.parameters = [name for parameter in own for name in names.within(parameter)] or ["?"]
+        step.gradients = self.gradients(optimizer)
+        step.terms = {name: left for name in step.parameters if (left := [
+            seen.term for seen in window.terms.get(name, ()) if step.optimizer not in seen.used])}
+        step.batches, step.activations = window.batches, window.activations
+        step.passes = window.forwards, len(window.returned)
+        step.schedules = max(self.scheduled.get(id(optimizer), {}).values(), default=0)
+        scale = next((seen.scale for name in step.parameters for seen in window.terms.get(name, ())
+                      if step.optimizer not in seen.used and seen.scale is not None), None)
+        if scale is not None:
+            step.scaler = True
+            window.number(scale, vars(step), "scale")
+        elif window.factor is not None:
+            step.scale = window.factor
+        if window.counted is not None:
+            window.number(window.counted, vars(step), "count")
+        step.within = getattr(optimizer, "grad_scale", None) is not None
+        step.settings = [{key: str(value) if isinstance(value, str | tuple) else float(value)
+                          for key, value in group.items()
+                          if isinstance(value, float | int | str | tuple) or (key == "lr" and value.is_cpu)}
+                         for group in getattr(optimizer, "param_groups", ())]
+        step.reasons = [*window.reasons, *filter(None, [deepspeed_obstacle(optimizer)])]
+        hooked = self.backwards.hooked
+        hooks_of = [(hooked[parameter].id, [*parameter._backward_hooks]) for parameter in own
+                    if parameter in hooked and parameter._backward_hooks]
+        if any(hook in hooks[:-1] for hook, hooks in hooks_of):
+            step.reasons.append("a hook of the script changes gradients after the check has seen them")
+        step.touched |= any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
+        step.states = self.states(optimizer)
+        if not step.clips:
+            window.notice_touched(optimizer)
+        self.note_weights(step, own)
+        self.wrapping.note_wrapped()
+
+    def gradients(self, optimizer: Any) -> dict[str, Sketched]:
+        """The gradients that an optimizer sees."""
+        gradients = {}
+        for parameter in parameters_of(optimizer):
+            values = parameter.grad
+            if values is None and isinstance(optimizer, nn.Module):
+                values = deepspeed_gradient(parameter)
+            if values is not None and values.layout is torch.strided:
+                for name, piece, shape, key in self.window.names.pieces(parameter, values):
+                    gradients[name] = self.window.sketched(piece, shape, key, values)
+        return gradients
+
+    def note_weights(self, step: Step, own: list[Any]) -> None:
+        """Digests of the weights that an update is about to change, and now and then of those that no optimizer has."""
+        window, names = self.window, self.window.names
+        updates = sum(window.facts.updates.values())
+        optimized = {id(parameter) for parameter in window.optimized()}
+        elements = sum(parameter.numel() for parameter in own)
+        window.facts.elements = min(window.facts.elements or elements, elements)
+        if not updates & (updates + 1):  # 0, 1, 3, 7, …
+            names.note_copies()
+        for parameter in list({id(known): known for known in (*names.of, *names.flat)}.values()):
+            if parameter in names.lent:
+                continue
+            for name, values, shape, key in names.pieces(parameter, parameter):
+                if name in step.parameters:
+                    target = step.weights
+                elif updates & (updates + 1) or id(parameter) in optimized or parameter in names.parts:
+                    continue
+                else:
+                    target = step.others
+                weights = target[name] = Weights(key, parameter.requires_grad, values.element_size() < 4)
+                window.number(digest(values, shape, key), vars(weights), "bits")
+                gathered, dtype = window.gathered.get(name, (None, None))
+                if gathered is not None:
+                    step.gathered[name] = gathered
+                    window.number(digest(values.to(dtype), shape, key), vars(weights), "used")
+        if self.updating == 1:
+            self.samples = {names.within(parameter)[0]: (parameter, sample_of(parameter).clone(),
+                                                         sample_of(parameter.grad) != 0)
+                            for parameter in own if parameter.grad is not None and parameter not in names.flat
+                            and parameter.grad.layout is torch.strided}
+
+    def states(self, optimizer: Any) -> dict[str, float]:
+        """The parameters with optimizer state, with the number of their updates where that needs no wait."""
+        state, counts = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
+        for parameter in state if isinstance(state, dict) else ():
+            if parameter in self.window.names.of and state[parameter]:
+                count = state[parameter].get("step", -1)
+                count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
+                counts[self.window.names.of[parameter]] = float(count)
+        return counts
+
+    # -- what it has done
+
+    def close(self, optimizer: Any, skipped: bool = False) -> None:
+        """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""
+        window = self.window
+        samples, self.samples = self.samples, {}
+        if not window.active:
+            return window.begin()
+        step = window.step_of(optimizer)
+        step.skipped, step.states_after = skipped, len(self.states(optimizer))
+        for name, (parameter, before, due) in samples.items():
+            now = sample_of(parameter)
+            if name in step.weights and len(now) == len(before) == len(due):
+                window.later(torch.stack([due.sum(), ((now != before) & due).sum()]), partial(
+                    note_moved, step.weights[name]))
+        updated = {name for parameter in window.optimized() for name in window.names.within(parameter)}
+        unused = {name for name, terms in window.terms.items() if any(not seen.used for seen in terms)}
+        orphans = unused - updated if updated else set()
+        step.orphans = [name for name in window.names.of.values() if name in orphans]
+        window.copy()
+        window.write(step)
+        for name in (*step.orphans, *step.parameters):
+            for seen in window.terms.get(name, ()):  # another optimizer may use it, and the script clear it before
+                seen.used.add(step.optimizer)
+                seen.term = replace(seen.term)
+        window.begin()
+        window.open[step.optimizer] = Step(step.optimizer, step.number)
+        return None
+
+
+def note_moved(weights: Weights, counts: Any) -> None:
+    """Keep how many sampled elements had a gradient, and how many of them have moved."""
+    weights.due, weights.moved = int(counts[0]), int(counts[1])

@@ -1,0 +1,167 @@
+"""One window of a step: what the observers of forward, backward, clipping, update and wrapping have seen in it.
+
+A window ends when an optimizer's update is over: its `Step` is then copied from the devices and written. Each optimizer
+has a step of its own under way, because several may share one forward. Nothing here keeps an optimizer alive.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from zerosim.torch.check.names import Names
+from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Sketched, Step, Term
+from zerosim.torch.check.sketch import checksum, sketch
+from zerosim.torch.check.tensors import local, parameters_of
+from zerosim.torch.check.watching import Watch
+
+
+@dataclass
+class Seen:
+    """A term, how many optimizers there were, the numbers of those whose updates have used it, and GradScaler's factor.
+    """
+
+    term: Term
+    optimizers: int
+    scale: Any = None
+    used: set[int] = field(default_factory=set)
+
+
+class Window(Watch):
+    """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed."""
+
+    def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
+        super().__init__()
+        self.keep, self.first, self.last = keep, first, last
+        self.facts, self.names = Facts(), Names()
+        self.optimizers: list[weakref.ref[Any]] = []
+        self.open: dict[int, Step] = {}
+        """The present step of each optimizer, as far as it is known before the update."""
+        self.terms: dict[str, list[Seen]] = {}
+        self.gradients: list[tuple[weakref.ref[Any], Any]] = []
+        """The checksum of each gradient that the last backward, or clipping, has left."""
+        self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
+        self.version = 0
+        """A number that changes with the optimized weights, as far as their version counters tell."""
+        self.factor: float | None = None
+        """By what a script has multiplied its loss of 16 bits, other than by a GradScaler."""
+        self.reduced: Any = None
+        """The number that the script has reduced last, and before this backward."""
+        self.counted: Any = None
+        self.half = False
+        """Whether a model has returned 16 bits of IEEE: a loss is then multiplied against underflow."""
+        self.engine_seen: Callable[[Any], None] = lambda engine: None
+        """What to do with the class of DeepSpeed's engine."""
+        self.begin()
+
+    def begin(self) -> None:
+        """A new window begins."""
+        self.batches: list[Batch] = []
+        self.gathered: dict[str, tuple[Gathered, Any]] = {}
+        self.activations: list[Activation] = []
+        self.reasons: list[str] = []
+        self.forwards, self.returned = 0, set[int]()
+
+    def forget(self) -> None:
+        """Let go of every tensor."""
+        self.begin()
+        self.open, self.terms, self.gradients, self._later = {}, {}, [], []
+        self.reduced = self.counted = None
+
+    @property
+    def updated(self) -> bool:
+        """Whether there was an update."""
+        return bool(self.facts.updates)
+
+    @property
+    def active(self) -> bool:
+        """Whether the present step is observed."""
+        step = 1 + max(self.facts.updates.values(), default=0)
+        return not self.asleep and self.first <= step and (self.last is None or step <= self.last)
+
+    def fail(self, why: str) -> None:
+        self.facts.failed = why
+        super().fail(why)
+
+    def obstacle(self, reason: str) -> None:
+        if reason not in self.facts.obstacles:
+            self.facts.obstacles.append(reason)
+
+    def identify(self) -> None:
+        """Note the rank."""
+        if dist.is_available() and dist.is_initialized():
+            self.facts.grouped = True
+            self.facts.rank, self.facts.size = dist.get_rank(), dist.get_world_size()
+
+    def write(self, step: Step | None = None, ended: str = "") -> None:
+        """Write a frame, with what is known of the rank by now."""
+        self.identify()
+        self.keep(Frame(self.facts, step, ended))
+
+    # -- optimizers
+
+    def step_of(self, optimizer: Any) -> Step:
+        """The present step of an optimizer."""
+        number = next((number for number, known in enumerate(self.optimizers) if known() is optimizer), None)
+        if number is None:
+            number = len(self.optimizers)
+            self.optimizers.append(weakref.ref(optimizer))
+        return self.open.setdefault(number, Step(number, self.facts.updates.get(number, 0) + 1))
+
+    def known(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Each optimizer that is alive, with its parameters."""
+        for reference in self.optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                yield optimizer, parameters_of(optimizer)
+
+    def optimized(self) -> Iterator[Any]:
+        """The parameters of all optimizers."""
+        return (parameter for _, parameters in self.known() for parameter in parameters)
+
+    def finish(self, optimizer: Any) -> None:
+        """The update of an optimizer is over."""
+        number = self.step_of(optimizer).optimizer
+        self.facts.updates[number] = self.facts.updates.get(number, 0) + 1
+        self.open.pop(number, None)
+        self.reduced = None
+
+    # -- gradients
+
+    def sketched(self, values: Any, shape: Any, key: Any, of: Any) -> Sketched:
+        about = torch.finfo(values.dtype)
+        partial_sum = isinstance(of, DTensor) and any(placement.is_partial() for placement in of.placements)
+        sketched = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
+        self.sketch_later(values, shape, key, sketched)
+        return sketched
+
+    def sketch_later(self, values: Any, shape: Any, key: Any, owner: Sketched | Activation) -> None:
+        """Give `owner` the sketch of these values, once it is copied."""
+        self.later(sketch(values, shape, key), lambda rows: vars(owner).update(sums=rows[0], squares=rows[1]))
+
+    def bits_of(self, gradient: Any) -> Any:
+        """The checksum of a gradient on this rank; None without one."""
+        return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
+
+    def note_gradients(self, parameters: Any) -> None:
+        """Keep checksums of the gradients as they are now: version counters do not see a write through `.data`."""
+        if self.facts.trainer != "DeepSpeed":
+            self.gradients = [(weakref.ref(parameter), self.bits_of(parameter.grad)) for parameter in parameters
+                              if parameter.grad is not None]
+
+    def notice_touched(self, optimizer: Any) -> None:
+        """Note whether the script has written into gradients, or replaced them, since they were kept."""
+        step, kept = self.step_of(optimizer), {id(parameter()): bits for parameter, bits in self.gradients}
+        differing = []
+        for parameter in parameters_of(optimizer) if kept else ():
+            then, now = kept.get(id(parameter)), self.bits_of(parameter.grad)
+            if then is None or now is None:
+                step.touched |= then is not now
+            else:
+                differing.append(then != now)
+        if differing:
+            self.flag(torch.stack(differing).any(), step, "touched")

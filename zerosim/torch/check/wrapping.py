@@ -1,0 +1,96 @@
+"""Observes how trainers wrap a model: over which ranks they reduce, in which dtype, and what they shard."""
+
+import weakref
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.algorithms.join import Join
+from torch.distributed.tensor import DTensor, parallel
+
+from zerosim.torch.check.adapters import of_plan, of_wrapper
+from zerosim.torch.check.names import plainly
+from zerosim.torch.check.tensors import digest_of, script_line
+from zerosim.torch.check.window import Window
+
+
+class Wrapping:
+    """DDP, FSDP, tensor parallelism, Join and communication hooks."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
+        """Sharded modules until the first update, with digests of their parameters before and after it."""
+
+    def listen(self) -> None:
+        window, facts = self.window, self.window.facts
+        for owner in (dist, dist.distributed_c10d):
+            window.watch(owner, "init_process_group", None, lambda *_: window.identify())
+        window.watch(Join, "__enter__", lambda *_: window.obstacle(
+            "a Join lets the ranks have unequal numbers of steps"))
+        window.watch(fsdp.FSDPModule, "set_gradient_divide_factor", lambda args, _: setattr(
+            facts, "divisor", float(args[1])))
+        window.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
+        for owner in (nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
+            window.watch(owner, "__init__", partial(self.before, 1), self.after)
+        for owner in (fsdp, dist.fsdp._fully_shard):
+            window.watch(owner, "fully_shard", partial(self.before, 0), self.after)
+        for owner in (parallel, parallel.api):
+            window.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(facts, args, kwargs))
+
+    def before(self, position: int, args: Any, kwargs: Any) -> list[Any]:
+        """A trainer wraps the module at this position of its arguments: note the weights before it shards them."""
+        given = args[position] if len(args) > position else kwargs["module"]
+        modules = given if isinstance(given, list) else [given]
+        self.window.wrapping += 1
+        before = [(owner, name, digest_of([parameter])) for module in (() if self.window.updated else modules)
+                  for owner in module.modules() for name, parameter in owner._parameters.items()
+                  if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
+        return [modules, before, args[0] if position else None]
+
+    def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
+        window, facts = self.window, self.window.facts
+        window.wrapping -= 1
+        if window.wrapping or not seen:
+            return
+        modules, before, trainer = seen
+        name, group, reduced, shards = of_wrapper(trainer, modules[0], kwargs)
+        facts.trainer, facts.group, facts.wrapping_line = name, group, script_line()
+        facts.wrapped_again |= window.updated
+        window.names.copied += [weakref.ref(module) for module in modules]
+        if reduced is not None:
+            about = torch.finfo(reduced)
+            facts.reduced = max(facts.reduced, (about.eps / 2, about.tiny))
+        for module in modules if shards else ():
+            self.wrapped.append((module, before, [digest_of([parameter]) for parameter in module.parameters()]))
+
+    def note_wrapped(self) -> None:
+        """Whether the shards of wrapped modules are what they were made from."""
+        for module, before, after in self.wrapped:
+            now = [digest_of([parameter]) for parameter in module.parameters()]
+            if len(now) == len(after) and before:
+                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all().long()
+                for owner, name, value in before:
+                    if owner in self.window.names.paths:
+                        self.window.later(torch.stack([value, same]), partial(
+                            self.keep, plainly(f"{self.window.names.paths[owner]}.{name}").lstrip(".")))
+        self.wrapped = []
+
+    def keep(self, name: str, values: Any) -> None:
+        if values[1]:
+            self.window.facts.wrapped[name] = int(values[0])
+
+    def hook(self, args: Any, kwargs: Any) -> None:
+        """DDP reduces by a hook, which may narrow the dtype or lose something."""
+        facts, hook = self.window.facts, kwargs["hook"] if "hook" in kwargs else args[2]
+        name = getattr(hook, "__name__", type(hook).__name__)
+        narrow = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}.get(name)
+        if narrow is not None:
+            facts.reduced = max(facts.reduced, (torch.finfo(narrow).eps / 2, torch.finfo(narrow).tiny))
+        elif not (getattr(hook, "__module__", None) or "").startswith("torch."):
+            facts.own_hook = True
+        elif name not in ("allreduce_hook", "noop_hook"):
+            self.window.obstacle(f"the communication hook {name} may be lossy, or reduce within a host only")
