@@ -10,6 +10,7 @@ from pathlib import Path
 
 from zerosim.core.errors import UsageError
 from zerosim.torch.check import running as checked
+from zerosim.torch.same import running as same
 from zerosim.worlds.launcher import launched_rank
 
 KEPT: list[object] = []
@@ -19,8 +20,9 @@ KEPT: list[object] = []
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim torch`, which come before the script."""
     parser.add_argument("--check", action="store_true", help="judge the training: gradients, weights, batches, updates")
-    parser.add_argument("--check-steps", metavar="A..B", default=f"1..{checked.LAST}",
-                        help="the steps to check, such as 100..102; 1.. is all of them (default: %(default)s)")
+    parser.add_argument("--check-steps", metavar="A..B", default="",
+                        help="the steps to check, such as 100..102; 1.. is all of them "
+                             f"(default: 1..{checked.LAST}, and 1..{same.LAST} with --record)")
     parser.add_argument("--json", metavar="FILE", default="", help="write verdicts and findings as JSON")
     parser.add_argument("--records", metavar="FOLDER", default="",
                         help="where ranks write their records, empty; on several hosts a folder that all of them see")
@@ -28,6 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true",
                         help="exit with 3 for suspicions, and with 4 if gradients were not judged")
     parser.add_argument("--judge", metavar="FOLDER", help="judge the records of an earlier run; needs no PyTorch")
+    parser.add_argument("--record", metavar="FOLDER", help="record the training, to compare it with another run")
+    parser.add_argument("--noise", choices=("float64", "float32", "bfloat16", "float16"), default="",
+                        help="with --record: move each initial weight by a rounding of this dtype")
+    parser.add_argument("--keep-weights", action="store_true", help="with --record on one rank: keep initial weights")
+    parser.add_argument("--start-from", metavar="FOLDER", default="",
+                        help="with --record: begin with the weights of --keep-weights, cut as shapes say")
+    parser.add_argument("--same", metavar="FOLDER", nargs="+",
+                        help="compare the record of a run with that of a reference, and with its repetition with "
+                             "--noise: REFERENCE RUN [AGAIN]; needs no PyTorch")
     parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)  # judge when this launcher is gone
     parser.add_argument("--calls", action="store_true", help="print the calls of collectives, their lines and bytes")
     parser.add_argument("-m", metavar="MODULE", dest="module", default="", help="a module that trains, not a file")
@@ -40,17 +51,11 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
 
     `ours` says that its groups run over the collectives of this package.
     """
-    steps = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", arguments.check_steps)
-    first, last = (int(steps[1]), None if steps[2] and not steps[3] else int(steps[3] or steps[1])) if steps else (1, 0)
-    if last is not None and last < first:
-        raise UsageError(f"--check-steps is {arguments.check_steps!r}; give the steps as 1.., 3 or 100..102")
-    asked = checked.Asked(first, last, arguments.records, arguments.json, arguments.strict, arguments.double)
-    if arguments.judge and arguments.after:
-        return checked.stay(Path(arguments.judge), arguments.after, asked)
+    if arguments.same:
+        return same.compare(arguments.same, arguments.json, arguments.strict)
+    asked = checked.Asked(*steps(arguments), arguments.records, arguments.json, arguments.strict, arguments.double)
     if arguments.judge:
-        if not [*Path(arguments.judge).glob("rank?????")]:
-            raise UsageError(f"--judge {arguments.judge}: no records of ranks are there; name the folder of --records")
-        return checked.say(Path(arguments.judge), asked)
+        return judge(arguments, asked)
     words = [*filter(None, [None if arguments.module else arguments.script]), *arguments.arguments]
     if arguments.module:
         words = [arguments.module, *filter(None, [arguments.script]), *arguments.arguments]
@@ -62,7 +67,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     try:
         import torch  # noqa: F401, PLC0415 - most commands need none
     except ModuleNotFoundError as error:
-        raise UsageError("PyTorch is not installed; pip install 'zerosim[torch]' installs it") from error
+        raise UsageError("PyTorch is not installed; pip install torch installs it") from error
     asked = checked.prepared(asked) if arguments.check else asked
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
@@ -71,10 +76,34 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
 
         running.take_groups()
     body = partial(script, module=arguments.module)
-    code = checked.run(asked, body) if arguments.check else body()
+    if arguments.record:
+        code = same.record(same.Recording(Path(arguments.record), asked.last, arguments.double, arguments.noise,
+                                          arguments.keep_weights, arguments.start_from), body)
+    else:
+        code = checked.run(asked, body) if arguments.check else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
         print(running.calls())
     return code
+
+
+def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:
+    """The first step that is observed, and the last, or None; `UsageError` if there is none."""
+    span = arguments.check_steps or f"1..{same.LAST if arguments.record else checked.LAST}"
+    said = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", span)
+    first, last = (int(said[1]), None if said[2] and not said[3] else int(said[3] or said[1])) if said else (1, 0)
+    if last is not None and last < first:
+        raise UsageError(f"--check-steps is {arguments.check_steps!r}; give the steps as 1.., 3 or 100..102")
+    return first, last
+
+
+def judge(arguments: argparse.Namespace, asked: checked.Asked) -> int:
+    """Judge records: those of an earlier run, or of this one once its launcher is gone."""
+    folder = Path(arguments.judge)
+    if arguments.after:
+        return checked.stay(folder, arguments.after, asked)
+    if not any(folder.glob("rank?????")):
+        raise UsageError(f"--judge {folder}: no records of ranks are there; name the folder of --records")
+    return checked.say(folder, asked)
 
 
 def script(module: str = "") -> int:
