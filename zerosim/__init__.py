@@ -190,8 +190,7 @@ def plan(
     >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
     [('DDP', True, 24404590592), ('Stage III', True, 16324575744)]
     """
-    from zerosim.plan.reading import read_plan  # noqa: PLC0415
-    from zerosim.plan.search import read_search  # noqa: PLC0415
+    from zerosim.plan.reading import read_plan, read_search  # noqa: PLC0415
     from zerosim.show.plan import shown_plan  # noqa: PLC0415 - most programs do not need it
 
     return shown_plan(read_plan(path, ranks, set, sweep) if search is None else

@@ -82,20 +82,22 @@ def read(path: Path) -> tuple[list[Figure], list[str]]:
     """The figures in a table, and the lines that have no plan, each with the reason.
 
     A file named as a shipped table is read by the rules of that table, any other one by those of `parallel.csv`. Raises
-    `UsageError` for anything but a table of runs.
+    `UsageError` for anything but a table of runs, and if no line has a plan.
     """
     file, found, without = path.name if path.name in TABLES else "parallel.csv", list[Figure](), list[str]()
     for number, line in enumerate(lines_of(path), start=2):
-        if missing := [name for name in NEEDED if not line.get(name)]:
-            raise UsageError(f"{path}:{number}: lacks {', '.join(missing)}")
         full, _ = known(line, file)
         try:
-            if reason := unplanned(full):
+            if missing := [name for name in NEEDED if not line.get(name)]:
+                without.append(f"{path.name}:{number}: lacks {', '.join(missing)}")
+            elif reason := unplanned(full):
                 without.append(f"{path.name}:{number}: {reason}")
             else:
                 found.append(figure_of(line, full, file))
         except (ValueError, KeyError) as error:
             without.append(f"{path.name}:{number}: {error}")
+    if not found:
+        raise UsageError(f"{path}: no line has a plan: {without[0]}")
     return found, without
 
 

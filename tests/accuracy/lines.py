@@ -72,8 +72,9 @@ def half_of_attention(row: PlannedRow) -> float:
 
 @cache
 def rules_of(file: str) -> Mapping[str, Any]:
-    """The rules of a file of runs, and what is fitted to its sources."""
-    return tomllib.loads(shipped(file).with_suffix(".toml").read_text("utf-8"))
+    """The rules of a file of runs, after those of words that say the software, and what is fitted to its sources."""
+    words, own = (tomllib.loads(shipped(name).with_suffix(".toml").read_text("utf-8")) for name in ("words", file))
+    return {**own, "rule": [*words["rule"], *own["rule"]]}
 
 
 def known(line: RunLine, file: str) -> tuple[RunLine, dict[str, Any]]:
@@ -101,9 +102,8 @@ def keys_of(line: RunLine, section: str) -> dict[str, Any]:
 def unplanned(line: RunLine) -> str:
     """The reason for which a run, with all that rules say of it, has no plan; empty if it has one."""
     reasons = {
-        "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]),
+        "copies of experts": line.get("experts") and pieces_of(line) > int(line["experts"]) * slices_of(line),
         "a schedule with twice the memory of 1F1B": line.get("schedule") == "zb_2p",
-        "a TPU v6e": line["device"] == "tpu_v6e",
         f"{line['precision']} products": line["precision"] in ("int8", "nvfp4"),
         "sizes are not said": not line.get("width"),
     }
@@ -141,7 +141,8 @@ def scenario_of(line: RunLine) -> Scenario:
             "accumulation": "micro_batch" if stage == "zero3" else "boundary", **keys_of(line, "parallel")}),
         cluster=ClusterKeys(**{
             "device": line["device"], "devices_per_host": per_host, "kernels": "fused",
-            "products": "fp8" if "fp8" in line["precision"] else "weights", **keys_of(line, "cluster"), **between}),
+            "products": "fp8" if "fp8" in line["precision"] else "weights", "expert_slices": slices_of(line),
+            **keys_of(line, "cluster"), **between}),
     )
 
 
@@ -174,27 +175,35 @@ def pieces_of(line: RunLine) -> int:
     return int(line["tensor"]) * int(line.get("context") or 1)
 
 
+def slices_of(line: RunLine) -> int:
+    """The tensor ranks over which each expert is cut (`divided`), which are planned as experts of their own.
+
+    >>> slices_of({"experts": "8", "tensor": "2", "divided": "1"}), slices_of({"experts": "8", "tensor": "2"})
+    (2, 1)
+    """
+    return int(line["tensor"]) if line.get("experts") and line.get("divided") else 1
+
+
 def expert_ranks(line: RunLine) -> int:
     """The ranks with samples of their own that share experts, beside those with pieces of the same sequences.
-
-    Ranks that divide experts (`divided`) count as ranks with whole experts, of which each has at least one.
 
     >>> expert_ranks({"experts": "8", "expert": "4", "tensor": "2", "divided": "1"})
     4
     """
     if not line.get("experts"):
         return 1
-    over = int(line["expert"]) * (int(line["tensor"]) if line.get("divided") else 1)
-    return max(min(over, int(line["experts"])) // pieces_of(line), 1)
+    slices = slices_of(line)
+    return max(min(int(line["expert"]), int(line["experts"])) * slices // pieces_of(line), 1)
 
 
 def mixture_of(line: RunLine) -> dict[str, Any]:
     """The keys of a line's experts: an even load of queues that drop nothing."""
     if not line.get("experts"):
         return {}
-    return {"kind": "mixture", "experts": int(line["experts"]), "experts_per_token": int(line["experts_chosen"]),
-            "inner": int(line["expert_inner"]), "capacity_factor": 1.0,
-            "queue_tokens": int(line["sequence"]) // pieces_of(line)}
+    slices = slices_of(line)
+    return {"kind": "mixture", "experts": int(line["experts"]) * slices,
+            "experts_per_token": int(line["experts_chosen"]) * slices, "inner": int(line["expert_inner"]) // slices,
+            "capacity_factor": 1.0, "queue_tokens": int(line["sequence"]) // pieces_of(line)}
 
 
 def model_of(line: RunLine, multiple: int) -> ModelKeys:

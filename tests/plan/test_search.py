@@ -11,8 +11,8 @@ from tests.sampling import one_in
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.plan.planning import Unplanned
-from zerosim.plan.reading import scenario_of, written
-from zerosim.plan.search import LeastTimes, fastest, layouts_of, most_at_rest, space
+from zerosim.plan.reading import scenario_of
+from zerosim.plan.search import LeastTimes, fastest, layouts_of, most_at_rest, space, written
 
 PINNED = {f"parallel.{name}": 1 for name in (
     "tensor_ranks", "pipeline_ranks", "model_chunks", "context_ranks", "expert_ranks")}
@@ -161,7 +161,15 @@ def test_sequences_of_a_mixture_are_in_pieces_only_with_queues_for_them(queue, p
 def test_what_nothing_fits_is_advised():
     found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}} | PINNED, search=2).subject
     assert (found.best, len(found.rows)) == (None, 1)
-    assert "it would fit with" in found.advice
+    assert found.advice.startswith("It fits on ")
+
+
+def test_combinations_of_a_sweep_that_cannot_be_are_left_out_and_said():
+    keys = SMALL | {"model.layers": 2, "train.micro_batch": 1, "parallel.recompute": True}
+    sweep = {"parallel.stages": [["zero1"], ["zero3"]], "parallel.pipeline_ranks": [1, 2]}
+    found = zs.plan("llama3_8b", set=keys, search=3, sweep=sweep).subject
+    assert {row.config.stage_key for row in found.rows} >= {"zero1"}
+    assert "1 combinations of the sweep are left out: --sweep parallel.stages=" in found.search
 
 
 @pytest.mark.parametrize(("words", "line"), [

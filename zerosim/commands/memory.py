@@ -9,7 +9,7 @@ from typing import Any
 from zerosim.commands.arguments import whole_number, whole_numbers
 from zerosim.commands.output import RUN_WIDTH, standard_output, write_json
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.models.transformer import problem, shape_of
+from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
         help="sequences in a micro-batch of --model; default %(default)s")
     for flag, choices, words in (
-        ("--precision", [*PRECISIONS], "mixed: 2 bytes a weight, 2 a gradient, fp32 master weights"),
+        ("--precision", [*PRECISIONS], "mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; bf16_alone: 2 "
+                                       "bytes of each"),
         ("--optimizer", [*OPTIMIZERS], ""),
         ("--offload-optimizer", ["none", "host"], "keep optimizer state, and reduced gradients, on the host"),
         ("--offload-parameters", ["none", "host"], "keep Stage III's weights on the host"),
@@ -95,13 +96,15 @@ def transformer_shape(text: str) -> ModelKeys:
         keys = hugging_face(text).keys if text.endswith(".json") else {
             str(path[-1]): value for path, value in map(parse_override, text.split(","))}
         values = {key.removeprefix("model."): value for key, value in keys.items()}
-        model = read(ModelKeys, {**values, "kind": "transformer"}, ("model",), Origin("--model"))
+        model = read(ModelKeys, {"kind": "mixture" if "experts" in values else "transformer", **values}, ("model",),
+                     Origin("--model"))
     except ScenarioError as error:
         _, _, message = str(error).partition(f"{error.line}:{error.column}: ")
         raise argparse.ArgumentTypeError(message) from None
     if min(model.vocabulary, model.sequence) == 0:
         raise argparse.ArgumentTypeError("give vocabulary and sequence, since there are no data to take them from")
-    if wrong := problem(shape_of(model, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True))):
+    task = Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    if wrong := MODELS[model.kind].problem(model, task):
         raise argparse.ArgumentTypeError(f"{wrong[0]}: {wrong[1]}")
     return model
 

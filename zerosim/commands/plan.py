@@ -16,8 +16,8 @@ from zerosim.core.files import write_text
 from zerosim.core.words import joined
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
-from zerosim.plan.reading import cluster_in, read_plan, scenario_of, with_usual_settings
-from zerosim.plan.search import USUAL_MOST, read_search
+from zerosim.plan.reading import cluster_in, read_plan, read_search, scenario_of, with_usual_settings
+from zerosim.plan.search import USUAL_MOST
 from zerosim.scenario import Source
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.schema import python_run
@@ -90,6 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.picture:
         save_pictures(arguments.picture, files(drawn_rows(plan), int(plan.rows[0].cluster.device.memory)))
     show_heading(console, plan.scenario.title, plan.scenario.caption, "\n".join(python_run(plan.scenario)))
+    if chosen := [words for file in others for words in file.chosen]:
+        show_words(console, f"Chosen: {joined(chosen)}", style="yellow")
     if unread := [name for file in others for name in file.unread]:
         show_words(console, f"Not planned: {joined(unread)}", style="yellow")
     if arguments.csv:

@@ -50,7 +50,9 @@ from zerosim.models.transformer import (
     attention_of,
     normed,
     shape_of,
+    tied_groups,
     undivided,
+    unread,
     usual_inner,
 )
 from zerosim.models.transformer import layers_of as transformer_layers
@@ -157,6 +159,7 @@ def layers_of(m: MixtureShape) -> list[Layer]:
         Parameter("router.weight", (m.experts, d), normal(0.02)),
         *(Parameter(name, (own, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
         Parameter("outer", (own, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
+        *unread(sum(s.beside[1:]), "beside_experts"),
     )
     block = partial(mixture_block, m=m)
     return [
@@ -179,7 +182,7 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     if wrong is not None:
         raise ZerosimError(wrong[1])
     s = m.transformer
-    units = grouped(layers_of(m), groups, frozen)
+    units = grouped(layers_of(m), tied_groups(s, groups), frozen)
     task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
     words = f"mixture of {m.experts} experts, {m.experts_per_token} for each token, {s.layers} blocks, " \
             f"width {s.width}, {s.heads} heads"
@@ -226,6 +229,7 @@ KIND = ModelKind(
               "dense_inner"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
+    tied=lambda settings: bool(settings.tied_embeddings),
     reads_tokens=True,
     problem=lambda settings, task: problem(mixture_shape(settings, task)),
     attention=attention_of,

@@ -68,6 +68,8 @@ class TransformerShape:
     """The width of the latent of queries; 0 for queries of the activation itself."""
     rotary_size: int = 0
     """The further numbers of each query, and of the heads' shared key, that positions turn; 0 without a latent."""
+    beside: tuple[int, ...] = ()
+    """The parameters of a block that no operation reads, and further ones of a block with experts."""
 
     @property
     def head_size(self) -> int:
@@ -253,15 +255,20 @@ def transformer(
     wrong = problem(s)
     if wrong is not None:
         raise ZerosimError(wrong[1])
+    units = grouped(layers_of(s), tied_groups(s, groups), frozen)
+    words = f"{FAMILIES[s.family].title} of {s.layers} blocks, width {s.width}, {s.heads} heads"
+    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
+    return Model(units, task, words, s.loss_over)
+
+
+def tied_groups(s: TransformerShape, groups: Sequence[Sequence[int]] | None) -> Sequence[Sequence[int]] | None:
+    """The groups of layers, in which tied embeddings share one. Raises `ZerosimError` for groups that separate them."""
     last = s.layers + 1
     if groups is None and s.tied_embeddings:
         groups = [[0, last], *([number] for number in range(1, last))]
     if s.tied_embeddings and not any({0, last} <= set(group) for group in groups or ()):
         raise ZerosimError(f"tied embeddings are in one unit: name layers 0 and {last} together, or untie them")
-    units = grouped(layers_of(s), groups, frozen)
-    words = f"{FAMILIES[s.family].title} of {s.layers} blocks, width {s.width}, {s.heads} heads"
-    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
-    return Model(units, task, words, s.loss_over)
+    return groups
 
 
 def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
@@ -287,6 +294,7 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         latent=settings.latent,
         query_latent=settings.query_latent,
         rotary_size=settings.rotary_size,
+        beside=settings.beside,
     )
 
 
@@ -335,7 +343,7 @@ def undivided(cut: Iterable[tuple[str, int, int]]) -> tuple[str, str] | None:
 def layers_of(s: TransformerShape) -> list[Layer]:
     """The embedding, the blocks and the head."""
     family = FAMILIES[s.family]
-    parameters, compute = tuple(family.parameters(s)), partial(block, s=s)
+    parameters, compute = (*family.parameters(s), *unread(sum(s.beside[:1]))), partial(block, s=s)
     tensor, cut = s.parallel.tensor, s.parallel.vocabulary
     rows = tensor.of(s.vocabulary) if cut else s.vocabulary
     of_tokens = partial(
@@ -350,6 +358,11 @@ def layers_of(s: TransformerShape) -> list[Layer]:
         Layer("head", "", (*norm_parameters(s, family.norms[2]), *own), partial(head, s=s),
               (family.tokens,) if s.tied_embeddings else ()),
     ]
+
+
+def unread(count: int, name: str = "beside") -> list[Parameter]:
+    """So many parameters in one, if there are any, that are kept and updated and that no operation reads."""
+    return [Parameter(name, (count,), constant(0.0), decays=False)] if count else []
 
 
 def norm_parameters(s: TransformerShape, name: str) -> list[Parameter]:
@@ -423,12 +436,12 @@ FAMILIES = {
 }
 SIZES = (
     "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-    "latent", "query_latent", "rotary_size")
-"""The keys of sizes, the last ones those of latent attention."""
+    "latent", "query_latent", "rotary_size", "tied_embeddings", "beside")
+"""The keys of sizes and of what layers share; three are those of latent attention."""
 
 KIND = ModelKind(
     "transformer",
-    own_keys=(*SIZES, "tied_embeddings", "dropout"),
+    own_keys=(*SIZES, "dropout"),
     for_task=for_task,
     layer_count=lambda settings: settings.layers + 2,
     tied=lambda settings: bool(settings.tied_embeddings),

@@ -108,6 +108,44 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """How a model is tuned: all of it, or adapters beside the frozen weights of every product of its blocks (LoRA).
+
+    The states of an optimizer in 8 bits have a scale of 32 bits for each 256 numbers (bitsandbytes, `blockwise`).
+    """
+
+    adapter_rank: int = 0
+    """The rank of the adapters; 0 if all weights are trained."""
+    frozen_bits: int = 0
+    """The bits of frozen weights; 0 for those of the weights."""
+    states_in_8_bits: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is tuned, after the optimizer; empty if all weights are, in the precision's states."""
+        adapters = f", adapters of rank {self.adapter_rank} beside frozen weights" * (self.adapter_rank > 0)
+        return adapters + f" of {self.frozen_bits} bits" * (self.frozen_bits > 0) + ", states in 8 bits" * (
+            self.states_in_8_bits)
+
+    def adapters(self, shape: tuple[int, ...]) -> int:
+        """The parameters of an adapter beside a weight of this shape: of matrices, and of none else.
+
+        >>> Tuning(8).adapters((16, 32)), Tuning(8).adapters((16,)), Tuning().adapters((16, 32))
+        (384, 0, 0)
+        """
+        return self.adapter_rank * sum(shape) if len(shape) == MATRIX else 0
+
+    def state_bytes(self, itemsize: int) -> float:
+        """The bytes of a number of the optimizer's state of `itemsize` bytes, but for master weights."""
+        return 1 + 4 / 256 if self.states_in_8_bits else itemsize
+
+
+MATRIX = 2
+"""The dimensions of a weight with an adapter."""
+FROZEN_BITS = {"weights": 0, "int8": 8, "nf4": 4}
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Hosts of equal devices; `between` is the sum of all network cards of a host."""
 
@@ -124,6 +162,13 @@ class Cluster:
     software: Software = Software()
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
+    tuning: Tuning = Tuning()
+    live_parameters: int = 0
+    """The gathered parameters that Stage III keeps alive, DeepSpeed's stage3_max_live_parameters."""
+    bucket_elements: int = 0
+    """The elements of the buffers in which gradients are reduced, DeepSpeed's reduce_bucket_size, two with overlap."""
+    expert_slices: int = 1
+    """The neighbouring experts that are slices of one, for which a token leaves a host once."""
 
     def seen_by(self, stride: int) -> "Cluster":
         """The cluster as a group of every `stride`-th rank sees it, while the other groups do the same.
@@ -183,7 +228,10 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
         host_memory=link_of(keys.host_memory, usual["host_memory"], origin, "host_memory"),
         pipelined=keys.collectives == "pipelined", fused=keys.kernels == "fused",
         fp8="" if keys.products == "weights" else keys.products,
-        software=software_of(keys),
+        software=software_of(keys), expert_slices=keys.expert_slices, live_parameters=keys.live_parameters,
+        bucket_elements=keys.bucket_elements,
+        tuning=Tuning(keys.adapter_rank, FROZEN_BITS[keys.frozen_dtype] * (keys.adapter_rank > 0),
+                      keys.optimizer_dtype == "int8"),
     )
 
 

@@ -44,6 +44,8 @@ class DirectionCosts:
 
     directions: Directions
     cluster: Cluster
+    copies: int = 1
+    """The copies of a token for its experts, of which those for one host leave a host once; 1 if each leaves."""
     _prices: dict[tuple[TapeCall, int], Price] = field(default_factory=dict)
 
     def seen(self, name: str) -> Cluster:
@@ -73,7 +75,8 @@ class DirectionCosts:
             return 0 if call.args[0] % size == 0 else shift_ns(cluster, size, whole.nbytes)
         chunks = split(whole, size)
         if call.collective == "all_to_all":
-            return all_to_all_ns(cluster, size, chunks[0].nbytes)
+            whole_ns = all_to_all_ns(cluster, size, chunks[0].nbytes, cluster.expert_slices, self.copies)
+            return round(whole_ns * (1 - cluster.software.beside))
         halves = HALVES.get(call.collective, (call.collective,))
         costs = Costs(cluster, size, call.itemsize, all_reduces=len(halves) > 1)
         exposed = size if cluster.software.in_chunks and call.direction == "tensor" and len(halves) == 1 else 1
@@ -93,8 +96,12 @@ def shift_ns(cluster: Cluster, ranks: int, message_bytes: int) -> int:
     return cluster.slowest(ranks).message_ns(message_bytes)
 
 
-def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int) -> int:
+def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int, slices: int = 1, copies: int = 1) -> int:
     """The time of an all-to-all of chunks: the slower of what stays inside a host and of what its ranks send elsewhere.
+
+    Chunks for `slices` neighbours in a host are copies of one, which leaves a host once and is all-gathered in the
+    other; their sums come back as a reduce-scatter there. Of `copies` of a token for experts at random, those for the
+    same host leave once too: of H hosts, H (1 − (1 − 1/H)ᶜ) are expected.
 
     >>> from zerosim.plan.cluster import Device, Link
     >>> cluster = Cluster(Device("", 1, 1, 1), 2, Link("", 10, 1e9), Link("", 10, 1e9), pipelined=True, fused=False)
@@ -108,7 +115,11 @@ def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int) -> int:
     inside = cluster.inside.message_ns((near - 1) * chunk_bytes)
     if near == ranks:
         return inside
-    return max(inside, cluster.links(ranks)[-1].message_ns(near * (ranks - near) * chunk_bytes))
+    there = (ranks - near) * (slices - 1) * chunk_bytes // slices
+    hosts, apart = ranks / near, max(copies // slices, 1)
+    once = hosts * (1 - (1 - 1 / hosts) ** apart) / apart
+    between = cluster.links(ranks)[-1].message_ns(round(near * (ranks - near) * chunk_bytes * once / slices))
+    return max(inside, between) + (cluster.inside.message_ns(there) if there else 0)
 
 
 class TimedCalls(TapeCalls):

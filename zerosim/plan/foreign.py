@@ -35,6 +35,8 @@ class ForeignKeys:
     """The values of the file by name; those of a table within have its name and a dot before theirs."""
     keys: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
+    chosen: list[str] = field(default_factory=list)
+    """What was chosen where the file leaves a choice, in words."""
     names: dict[str, str] = field(default_factory=dict)
     """The file's names of scenario keys."""
 
@@ -75,10 +77,8 @@ class ForeignKeys:
         return UsageError(f"{self.file}: {name}: {what}") if error.file == OVERRIDE and name else None
 
 
-def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
-    """The settings in a file that have a key of their own in the table of a project.
-
-    Raises `UsageError` for a file without a JSON object, and for values that are not allowed.
+def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
+    """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
     """
     try:
         document = json.loads(Path(path).read_bytes())
@@ -89,8 +89,13 @@ def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     if not isinstance(document, dict):
         raise UsageError(f"{flag}: {path} has no JSON object; give the other project's configuration file")
     settings = sorted(settings_of(document), key=lambda setting: "." not in setting[0])     # the file's own come last
-    read = ForeignKeys(f"{flag}: {path}", {
+    return ForeignKeys(f"{flag}: {path}", {
         re.sub(table.get("prefix", "^"), "", name): value for name, value in settings if value is not None})
+
+
+def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
+    """The settings in a file, with those that have a key of their own read. Raises `UsageError` for wrong values."""
+    read = settings_in(table, path, flag)
     for name, key in table["keys"].items():
         read.take(name, key, table.get("counterparts", {}).get(name))
     return read
@@ -113,41 +118,64 @@ def leave_others(read: ForeignKeys, table: Mapping[str, Any]) -> None:
             read.leave(name)
 
 
-def hugging_face(path: str) -> ForeignKeys:
-    """The [model] of a Hugging Face `config.json`; the sequence has its greatest length.
+USUAL_SEQUENCE = 4096
+"""The tokens of a sequence that a plan has if only the model's greatest length is known."""
 
-    Raises `UsageError` for a type of model that zerosim does not have, and for a missing size.
+
+def hugging_face(path: str) -> ForeignKeys:
+    """The [model] of a Hugging Face `config.json`, by its family; the sequence has at most 4,096 tokens.
+
+    Raises `UsageError` for a family that is not in the table, and for a missing size.
     """
     table = TABLES["hugging_face"]
-    read = read_by(table, path, "--model")
-    settings, keys = read.settings, read.keys
+    read = settings_in(table, path, "--model")
+    families, settings, keys = table["families"], read.settings, read.keys
     kind = str(settings.get("model_type", "none"))
-    if kind not in table["architectures"]:
-        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(table['architectures'])}. "
+    if kind not in families:
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(families)}. "
                          "Write other models in Python (docs/extend.md)")
+    family = families[families[kind].get("as", kind)]
+    read.settings = settings = {**family.get("usual", {}), **settings}
+    for name, key in table["keys"].items():
+        read.take(name, key)
     for key in table["required"]:
         if key not in keys:
             raise read.wrong(next(name for name, same in table["keys"].items() if same == key), key)
-    keys |= {"model.kind": "transformer", "model.architecture": table["architectures"][kind],
+    if keys["model.sequence"] > USUAL_SEQUENCE:
+        read.chosen.append(f"sequences of {USUAL_SEQUENCE:,} tokens, of at most {keys['model.sequence']:,}: set "
+                           "model.sequence to yours")
+        keys["model.sequence"] = USUAL_SEQUENCE
+    keys |= {"model.kind": "transformer", "model.architecture": family.get("architecture", "llama"),
              "model.key_value_heads": keys.get("model.key_value_heads", 0), "model.inner": keys.get("model.inner", 0)}
-    keys.setdefault("model.tied_embeddings", kind == "gpt2")
+    keys.setdefault("model.tied_embeddings", False)
     if "model.experts" in keys:
         beside_experts(read)
     heads_of(read)
-    for name in table["unplanned"]:
-        if settings.get(name, "softmax") != "softmax":
+    count_beside(read, family)
+    if not settings.get("use_sliding_window", True):
+        settings.pop("sliding_window", None)
+    for name, usual in table["unplanned"].items():
+        if settings.get(name, usual and usual[0]) not in usual and name in settings:
             read.leave(name)
+        elif any(other.startswith(f"{name}.") for other in settings):
+            read.unread.append(name)
     return read
 
 
 def beside_experts(read: ForeignKeys) -> None:
-    """Read the perceptrons beside a mixture's experts, and those of its first blocks."""
-    keys = read.keys
+    """Read the perceptrons beside a mixture's experts, and those of its blocks without experts, as if they came first.
+    """
+    keys, settings = read.keys, read.settings
     keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
-    del keys["model.tied_embeddings"]
-    if "n_shared_experts" in read.settings:
+    if settings.get("n_shared_experts"):
         read.take("n_shared_experts", "model.shared_inner")
         keys["model.shared_inner"] *= keys["model.inner"]
+    every, alone = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
+    if every != 1 or alone:
+        dense = [layer for layer in range(keys["model.layers"]) if layer in alone or (layer + 1) % every]
+        keys["model.dense_layers"] = len(dense)
+        if dense != [*range(len(dense))]:
+            read.chosen.append(f"the {len(dense)} blocks without experts come first")
     if keys.get("model.dense_layers"):
         read.take("intermediate_size", "model.dense_inner")
 
@@ -166,6 +194,28 @@ def heads_of(read: ForeignKeys) -> None:
         del keys["model.head_size"]
 
 
+def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
+    """Count the parameters of a block that have no product: norms of queries and keys, biases, further norms."""
+    table, keys = TABLES["hugging_face"], read.keys
+    names = [*family.get("beside", []), *(
+        name for setting, some in family.get("if", {}).items() if read.settings.get(setting) for name in some)]
+    width, heads, experts = keys["model.width"], keys["model.heads"], keys.get("model.experts", 0)
+    head = keys.get("model.head_size") or width // heads
+    inner = keys["model.inner"]
+    sizes = {"width": width, "heads": heads, "head": head, "queries": heads * head, "inner": inner, "experts": experts,
+             "keys": (keys["model.key_value_heads"] or heads) * head, "inner of experts": experts * inner,
+             "width of experts": experts * width}
+    beside = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
+              for part in ("beside", "beside_experts")]
+    if any(beside):
+        keys["model.beside"] = beside[:1] if not beside[1] else beside
+
+
+DEEPSPEED_BUCKET, DEEPSPEED_LIVE = 500_000_000, 1_000_000_000
+"""The elements of a bucket of gradients, and of gathered parameters, where a file says nothing: deepspeed 0.19,
+runtime/zero/config.py."""
+
+
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
     """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks with micro-batches of their own. Raises
     `UsageError` for wrong values."""
@@ -180,12 +230,19 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
     keys["parallel.stages"] = [["ddp", "zero1", "zero2", "zero3"][stage]]
     share_batch(read, ranks)
+    reduce_each(read)
     for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
         if keys.get(name) == 1:         # which shares nothing
             keys[name] = 0
     if str(settings.get("optimizer.type")).lower() == "adam" and settings.get("optimizer.params.adam_w_mode", True):
         keys["train.optimizer"] = "adamw"
+    bucket = settings.get("zero_optimization.reduce_bucket_size", DEEPSPEED_BUCKET)
+    if stage and isinstance(bucket, int):
+        keys["cluster.bucket_elements"] = bucket
     if stage == 3:
+        live = settings.get("zero_optimization.stage3_max_live_parameters", DEEPSPEED_LIVE)
+        if isinstance(live, int | float):
+            keys["cluster.live_parameters"] = int(live)
         if settings.get("zero_optimization.stage3_prefetch_bucket_size", 1):
             keys["parallel.prefetch"] = True
     else:
@@ -194,6 +251,12 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
                 read.leave(name)
     leave_others(read, table)
     return read
+
+
+def reduce_each(read: ForeignKeys) -> None:
+    """Reduce the gradients of each micro-batch in Stages II and III, as DeepSpeed does: shards are added."""
+    if read.keys["parallel.stages"][0] in ("zero2", "zero3"):
+        read.keys["parallel.accumulation"] = "micro_batch"
 
 
 def share_batch(read: ForeignKeys, ranks: int) -> None:
@@ -234,6 +297,12 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
                  "parallel.prefetch": prefetches and keys["parallel.reshard_after_forward"]}
         if settings.get("offload_params"):
             keys |= {"parallel.offload_optimizer": "host", "parallel.offload_parameters": "host"}
+    if settings.get("sync_each_batch"):
+        reduce_each(read)
+    elif stage == "zero3":
+        read.chosen.append("whole gradients until the last micro-batch, as Accelerate and Transformers accumulate "
+                           "under no_sync: with sync_each_batch, or FSDP alone, set parallel.accumulation to "
+                           "micro_batch")
     if hybrid and ranks > per_host:
         keys["parallel.shard_ranks"] = per_host
     leave_others(read, table)

@@ -277,7 +277,7 @@ class PlannedRow:
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
-            "sent_bytes": self.rehearsal.stages[0].clock.sent_counts["bytes"],
+            "sent_bytes": self.rehearsal.sent_bytes,
             "sent_bytes_by_direction": self.rehearsal.sent_by_direction,
             "bubble": self.rehearsal.bubble,
             "pipeline": [

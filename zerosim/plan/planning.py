@@ -13,7 +13,7 @@ would hold a thousand curves; `PlannedRow.trace` computes one on demand.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from zerosim.core.errors import ZerosimError
 from zerosim.core.words import ignored_in_words, joined, joined_names, plural
 from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
-from zerosim.plan.advice import advice
 from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.rehearsal import rehearse
@@ -55,7 +54,7 @@ class Plan:
     scenario: Scenario
     rows: tuple[PlannedRow, ...]
     advice: str = ""
-    """If no row fits, the changes that make the nearest one fit."""
+    """If no row fits, a layout that does, or what was tried."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
 
@@ -146,7 +145,23 @@ class Plan:
         machine = [f"{counts} of {cluster.device.title}", ", ".join(links),
                    f"collectives {'pipelined' if cluster.pipelined else 'as written'}", ", ".join(settings)]
         return (f"{'; '.join(filter(None, machine))}\n{config.model.words}, {config.in_one_piece.count:,} parameters, "
-                f"{config.train.precision}, {config.train.optimizer}")
+                f"{config.train.precision}, {config.train.optimizer}{cluster.tuning.words}\n{self._work}")
+
+    @property
+    def _work(self) -> str:
+        """The data of a step, and what is computed again."""
+        def several(values: Iterable[Any]) -> str:
+            return joined([*dict.fromkeys(map(str, values))])
+
+        configs = [row.config for row in self.rows]
+        tokens = [f"sequences of {several(f'{config.model.task.inputs:,}' for config in configs)} tokens"] * any(
+            config.model.task.tokens for config in configs)
+        reduced = several("each micro-batch" if config.part_by_part else "a step" for config in configs)
+        return ", ".join([
+            *tokens, f"micro-batches of {several(config.train.micro_batch for config in configs)}",
+            f"{several(config.block for config in configs)} in a step on a rank",
+            f"gradients reduced after {reduced}" if any(config.block > 1 for config in configs) else "",
+            several(recomputed_in_words(config) for config in configs)]).replace(", , ", ", ")
 
     @property
     def notes(self) -> list[str]:
@@ -176,6 +191,19 @@ class Plan:
         }
 
 
+def recomputed_in_words(config: Config) -> str:
+    """What a row computes again before backward.
+
+    >>> recomputed_in_words(Config(**vars(next(iter(Scenario().rows))), model=None))    # type: ignore[arg-type]
+    'nothing recomputed'
+    """
+    chosen, keeps = config.parallel.recompute, config.parallel.recompute_keeps
+    if not chosen:
+        return "nothing recomputed"
+    every = f"{len(chosen)} layers" if isinstance(chosen, tuple) else "every layer"
+    return f"{every} recomputed" + (f" but {keeps}" if keeps else "")
+
+
 Swept = tuple[tuple[str, ...], Scenario]
 """The values that a sweep set, and the resulting scenario."""
 
@@ -192,13 +220,7 @@ def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int]) -> Pl
         for count in ranks or [own.world.ranks]
         for row in planned(on_ranks(own, count), names)
     ]
-    return Plan(scenario, tuple(rows), advice="" if any(row.fits for row in rows) else advised(rows))
-
-
-def advised(rows: Sequence[PlannedRow]) -> str:
-    """The changes with which the row that exceeds memory by least would fit, in a sentence."""
-    nearest = min(rows, key=lambda row: row.missing_bytes)
-    return f"{nearest.name}: {advice(nearest.scenario, lambda other: planned(other)[0])}"
+    return Plan(scenario, tuple(rows))
 
 
 def planned(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]:

@@ -4,18 +4,30 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import reason
-from zerosim.core.words import toml_value
-from zerosim.plan.planning import Plan, Swept, plan
+from zerosim.models import MODELS
+from zerosim.plan.planning import Plan, Swept, Unplanned, on_ranks, plan
+from zerosim.plan.search import (
+    USUAL_MOST,
+    WITHOUT_PIECES,
+    Identity,
+    advised,
+    fastest,
+    layouts_of,
+    samples,
+    space,
+    written,
+)
 from zerosim.scenario import Scenario, Source, load
 from zerosim.scenario.load import changed_caption
 from zerosim.scenario.reading import OVERRIDE, parse
-from zerosim.scenario.sections import MOST_RANKS
+from zerosim.scenario.sections import MOST_RANKS, Check
 
 LONG = 20.0
 """The seconds beyond which a plan is said to be long before it starts."""
@@ -31,7 +43,7 @@ def with_usual_settings(ranks: int = 8) -> dict[str, Any]:
         "world": {"ranks": ranks},
         "train": {"micro_batch": 1, "micro_batches": ranks, "optimizer": "adamw", "precision": "bf16"},
         "parallel": {"stages": ["ddp", "zero1", "zero2", "zero3"], "prefetch": True, "overlap": True,
-                     "recompute": True},
+                     "recompute": True, "accumulation": "micro_batch"},
         "cluster": {"device": "h100_80gb", "kernels": "fused"},
     }
 
@@ -58,7 +70,53 @@ def read_plan(
         for count in counts or [swept.world.ranks])
     if seconds > LONG:
         say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
-    return plan(scenario, scenarios, counts)
+    return with_advice(plan(scenario, scenarios, counts), say)
+
+
+def with_advice(made: Plan, say: Callable[[str], None]) -> Plan:
+    """The plan, with what would fit if no row does."""
+    if made.best is not None:
+        return made
+    say("Nothing fits: searching for a layout that does")
+    return replace(made, advice=advised(made.rows))
+
+
+def read_search(
+    path: Source, ranks: int | Iterable[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
+    most: str | int = USUAL_MOST, python: bool = True, say: Callable[[str], None] = lambda words: None,
+) -> Plan:
+    """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.
+
+    Keys in `overrides` are not searched; `sweep` has the values of further keys, or other values. The other arguments
+    are those of `read_plan`. Raises `UsageError` for a scenario with rows of its own.
+    """
+    if most != "all" and (isinstance(most, bool) or not str(most).isdecimal() or int(most) < 1):
+        raise UsageError(f"search: found {most!r}; give a number of layouts from 1, or all")
+    wanted = inf if most == "all" else int(most)
+    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
+    scenario = replace(training(path, fixed, python=python), check=Check())
+    impossible = list[str]()
+    scenarios = scenarios_of(path, fixed, sweep, python=python, impossible=impossible) or [((), scenario)]
+    if any(own.variant for _, own in scenarios):
+        raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
+
+    def on(count: int) -> Plan:
+        layouts, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
+        for names, own in scenarios:
+            one = on_ranks(replace(own, check=Check(), fault=()), count)
+            values = {key: choices for key, choices in space(one, batch).items() if key not in {**overrides, **sweep}}
+            for key, row in layouts_of(one, values, names, batch).items():
+                layouts.setdefault(key, row)
+        say(f"Searching {len(layouts):,} layouts on {count:,} devices")
+        best = fastest([*layouts.values()], wanted)
+        whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
+        return Plan(scenario, best.rows, search=best.words + WITHOUT_PIECES * whole_queues)
+
+    counts = numbers_of_ranks(ranks)
+    plans = [on(count) for count in counts or [scenario.world.ranks]]
+    rows = tuple(row for plan in plans for row in plan.rows)
+    words = [*(plan.search for plan in plans), *impossible[:1]]
+    return with_advice(Plan(scenario, rows, search="; ".join(words)), say)
 
 
 def expected_seconds(scenario: Scenario, ranks: int) -> float:
@@ -72,9 +130,12 @@ def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = Tr
 
 
 def scenarios_of(
-    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], *, python: bool
+    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], *, python: bool,
+    impossible: list[str] | None = None,
 ) -> list[Swept]:
     """The scenario with each combination of the values in `sweep`; none without a sweep. Errors are those of the sweep.
+
+    With `impossible`, combinations that are refused drop out into this list, unless all are.
     """
     for key, values in sweep.items():
         if key == "world.ranks":
@@ -82,6 +143,7 @@ def scenarios_of(
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
     keys, scenarios = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()], list[Swept]()
+    refused = list[str]()
     for names in filter(None, itertools.product(*keys)):
         try:
             scenarios.append((names, training(path, [*fixed, *names], python=python)))
@@ -89,7 +151,11 @@ def scenarios_of(
             if error.file != OVERRIDE:
                 raise
             what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
-            raise UsageError(f"--sweep {', '.join(names)}: {what}") from error
+            refused.append(f"--sweep {', '.join(names)}: {what}")
+    if refused and (impossible is None or not scenarios):
+        raise UsageError(refused[0])
+    if refused and impossible is not None:
+        impossible.append(f"{len(refused)} combinations of the sweep are left out: {refused[0]}")
     return scenarios
 
 
@@ -114,17 +180,6 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(table, dict) or not table:
         raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
     return {f"cluster.{key}": value for key, value in table.items()}
-
-
-def written(value: Any) -> str:
-    """A value as the right-hand side of an override.
-
-    A value without counterpart in JSON, such as a TOML date, becomes text, which only keys of text accept.
-
-    >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
-    ('adam', 'true', '[1, 2]', '{ flops = 1000000000000.0 }')
-    """
-    return value if isinstance(value, str) else toml_value(value)
 
 
 def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:

@@ -6,7 +6,7 @@ their passes, see `passes`. Prices of collectives and operations come from `cost
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -76,14 +76,17 @@ class Rehearsal:
 
     @property
     def sent_by_direction(self) -> dict[str, int]:
-        """The most bytes that a rank of the pipeline sends over each direction of the mesh."""
-        peaks = Counter[str]()
+        """The bytes that a rank sends over each direction of the mesh, the mean over ranks."""
+        sent = Counter[str]()
         for stage in self.stages:
-            sent = Counter[str]()
             for name, count in stage.clock.sent_by.items():
                 sent[direction_of(name)] += count
-            peaks |= sent
-        return dict(peaks)
+        return {name: int(np.mean(count)) // len(self.stages) for name, count in sent.items()}
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that a rank sends, the mean over ranks."""
+        return round(float(np.mean([np.mean(stage.clock.sent_counts["bytes"]) for stage in self.stages])))
 
 
 def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehearsal:
@@ -93,7 +96,8 @@ def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehea
     model of a hundred blocks. Raises `Unlike` if ranks do different things.
     """
     assert config.addition.collective is not None
-    around = DirectionCosts(config.directions, cluster)
+    around = DirectionCosts(
+        config.directions, cluster, config.keys.experts_per_token if cluster.software.once_a_host else 1)
     if config.directions.pipeline == 1:
         return in_pipeline([by_itself(config, cluster, around, traced=traced)[0]])
     return by_slots(config, cluster, around, traced=traced)
@@ -165,11 +169,13 @@ def by_itself(
     replica.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     replica.state.updates = 1      # not the first step
     comm.begun = True
+    held = [*buffers_of(config, cluster, ObservedAllocator(extent, ledger))]
     ledger.begin_peak()
     if traced:
         ledger.begin_curve()
     step(whole_batch(config))
     room.release()
+    held.clear()
     if software.ahead:      # weights of the step before are gathered beside one forward
         clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
     return Rehearsal(
@@ -183,7 +189,7 @@ def timed_replica(
     """A replica of a row on shapes, with the collectives of its tape and the buffers of its updates."""
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
-    allocate = counted_on(config, cluster, ObservedAllocator(extent, ledger))
+    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.tuned_room(extent), ledger))
     kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.room(extent)
@@ -202,6 +208,17 @@ def timed_replica(
     if software.ahead:
         replica.publishing = PublishedAhead(replica.publishing, clock)
     return replica, calls, room
+
+
+def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterator[Any]:
+    """The buffers of DeepSpeed during a step: gathered weights beyond two units, and buckets of gradients."""
+    largest = sorted(unit.count for unit in config.model.units)[-2:]
+    live = min(cluster.live_parameters, config.model.count) - sum(largest)
+    if live > 0 and config.stage.gathers:
+        yield allocate(live, config.computing.weights, kind="buffers", owner="live parameters")
+    bucket = min(cluster.bucket_elements, config.model.count) * (1 + config.parallel.overlap)
+    if bucket and config.stage.sharded:
+        yield allocate(bucket, config.wire, kind="buffers", owner="buckets")
 
 
 def counted_on(config: Config, cluster: Cluster, counted: Allocator) -> Allocator:

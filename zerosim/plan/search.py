@@ -1,4 +1,4 @@
-"""Search: the fastest layouts of a model on some devices.
+"""Search: the fastest layouts of a model on some devices; and if a plan has no row that fits, a layout that does.
 
     space     the values of each key that a layout chooses: stage, groups, directions, micro-batch, recomputation
     layout    one value of each; all layouts train on the same batch, and those in which a value has no effect are left
@@ -11,11 +11,11 @@ wanted: so none that is faster is left out.
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
-from math import inf
+from math import inf, prod
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,15 +23,15 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Name
 from zerosim.core.sharding import Directions
+from zerosim.core.words import duration, plural, toml_value
 from zerosim.models import MODELS
 from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.planning import Plan, Unplanned, advised, on_ranks, unplanned
-from zerosim.plan.reading import numbers_of_ranks, scenarios_of, training, written
+from zerosim.plan.planning import Unplanned, on_ranks, unplanned
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.sharing import Sharing
-from zerosim.scenario import Scenario, Source
+from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.stages.pipeline import pieces
@@ -65,6 +65,7 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
         "parallel.model_chunks": doubled(MOST_CHUNKS),
         "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
         "train.micro_batch": [count for count in doubled(LARGEST) if size % count == 0],
+        "parallel.accumulation": ["boundary", "micro_batch"],
         "parallel.recompute": [False, True],
     }
 
@@ -90,14 +91,19 @@ class Searched(NamedTuple):
                 f"{self.slower:,} cannot be faster, by proved bounds")
 
 
-def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST) -> Searched:
-    """The `most` fastest of the layouts that fit or, if none does, the one that keeps the least between steps."""
+def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: float = inf) -> Searched:
+    """The `most` fastest of the layouts that fit or, if none does, the one that keeps the least between steps.
+
+    With `further`, only so many are planned once there are enough, and a faster one may be left out.
+    """
     rows, refused, resting = list[PlannedRow](), list[ZerosimError](), [most_at_rest(row) for row in layouts]
     small = [number for number, row in enumerate(layouts) if resting[number] <= row.cluster.device.memory]
     least, planned = LeastTimes(), 0
     for seconds, number in sorted((least.seconds(layouts[number]), number) for number in small):
-        if len(rows) == most and seconds >= rows[-1].step_seconds:
-            break
+        if len(rows) == most:
+            further -= 1
+            if seconds >= rows[-1].step_seconds or further < 0:
+                break
         try:
             row, planned = layouts[number].planned(), planned + 1
         except ZerosimError as error:
@@ -210,6 +216,8 @@ def layouts_of(
     layouts, refused = dict[Identity, Unplanned](), None
     for combination in itertools.product(*values.values()):
         keys = dict(zip(values, combination, strict=True))
+        if refused and scenario.world.ranks % prod(keys.get(f"parallel.{name}_ranks", 1) for name in SPLITTING):
+            continue
         if "train.micro_batch" in keys:     # the samples that experts share
             keys["train.micro_batch"] *= keys.get("parallel.expert_ranks", 1)
         if keys.get("parallel.model_chunks", 1) > 1 and scenario.parallel.schedule == Parallel().schedule:
@@ -264,8 +272,10 @@ def with_keys(scenario: Scenario, keys: Mapping[str, Any], batch: int) -> Scenar
         name: dataclasses.replace(getattr(scenario, name), **changes) for name, changes in sections.items()})
 
 
+SPLITTING = (*Directions().sizes, "pipeline")
+"""The directions whose ranks train one copy of the model."""
 SAID = ("parallel.stages", "parallel.shard_ranks", "parallel.schedule", "train.micro_batch", *(
-    f"parallel.{name}_ranks" for name in (*Directions().sizes, "pipeline")))
+    f"parallel.{name}_ranks" for name in SPLITTING))
 """The keys of a layout that its words begin with."""
 
 
@@ -280,44 +290,61 @@ def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     return ", ".join([" × ".join(filter(None, parts)), f"mb{config.train.micro_batch}", *choices])
 
 
-def read_search(
-    path: Source, ranks: int | Iterable[int], overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *,
-    most: str | int = USUAL_MOST, python: bool = True, say: Callable[[str], None] = lambda words: None,
-) -> Plan:
-    """The plan of the `most` fastest layouts that fit on each number of ranks; `most` may be `all`.
+ENOUGH = 16
+"""The greatest multiple of the devices that advice tries."""
+FURTHER = 8
+"""The layouts that advice plans after the first that fits."""
+CHEAPER: Mapping[str, Any] = {"cluster.loss": "chunked", "parallel.offload_optimizer": "host"}
+"""The keys that advice sets if no layout fits without."""
 
-    Keys in `overrides` are not searched; `sweep` has the values of further keys, or other values. The other arguments
-    are those of `read_plan`. Raises `UsageError` for a scenario with rows of its own.
+
+def advised(rows: Sequence[PlannedRow]) -> str:
+    """A fast layout that fits, of the row that lacks least memory; else what was tried, in a sentence.
+
+    The whole space is searched on the row's devices, then with a chunked loss and with the optimizer on the host, then
+    on twice as many devices, and so on. The batch of a device stays.
     """
-    if most != "all" and (isinstance(most, bool) or not str(most).isdecimal() or int(most) < 1):
-        raise UsageError(f"search: found {most!r}; give a number of layouts from 1, or all")
-    wanted = inf if most == "all" else int(most)
-    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
-    scenario = dataclasses.replace(training(path, fixed, python=python), check=Check())
-    scenarios = scenarios_of(path, fixed, sweep, python=python) or [((), scenario)]
-    if any(own.variant for _, own in scenarios):
-        raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
+    asked, tried, least, most = min(rows, key=lambda row: row.missing_bytes).scenario, 0, inf, 0
+    for factor in doubled(ENOUGH):
+        most = asked.world.ranks * factor
+        own = on_ranks(dataclasses.replace(asked, check=Check(), fault=()), most)
+        for number in range(len(CHEAPER) + 1 if factor == 1 else 1):
+            changed = with_keys(own, dict([*CHEAPER.items()][:number]), samples(own))
+            with suppress(ZerosimError):
+                layouts = [*layouts_of(changed, space(changed)).values()]
+                searched = fastest(layouts, 1, FURTHER)
+                if searched.rows[0].fits:
+                    return (f"{in_keys(searched.rows[0], asked)} the fastest of {searched.planned:,} planned of "
+                            f"{searched.layouts:,} layouts; --search with these keys finds the fastest of all")
+                tried, least = tried + searched.layouts, min(least, *map(most_at_rest, layouts))
+    return (f"None of {tried:,} layouts fits on up to {most:,} devices: stages, tensor, context, expert and pipeline "
+            f"ranks, micro-batches, recomputation and accumulation were searched, a chunked loss and an optimizer on "
+            f"the host on {asked.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
 
-    def on(count: int) -> Plan:
-        layouts, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
-        for names, own in scenarios:
-            one = on_ranks(dataclasses.replace(own, check=Check(), fault=()), count)
-            values = {key: choices for key, choices in space(one, batch).items() if key not in {**overrides, **sweep}}
-            for key, row in layouts_of(one, values, names, batch).items():
-                layouts.setdefault(key, row)
-        say(f"Searching {len(layouts):,} layouts on {count:,} devices")
-        best = fastest([*layouts.values()], wanted)
-        advice = "" if best.rows[0].fits else advised(best.rows)
-        whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
-        return Plan(scenario, best.rows, advice, best.words + WITHOUT_PIECES * whole_queues)
 
-    counts = numbers_of_ranks(ranks)
-    plans = [on(count) for count in counts or [scenario.world.ranks]]
-    rows = tuple(row for plan in plans for row in plan.rows)
-    fit = any(row.fits for row in rows)
-    return Plan(scenario, rows, "" if fit else plans[-1].advice, "; ".join(plan.search for plan in plans))
+def in_keys(row: PlannedRow, asked: Scenario) -> str:
+    """A row that fits, and the keys by which it differs from the scenario that was asked for."""
+    new, changes = row.scenario, list[str]()
+    for section in ("world", "train", "parallel", "cluster"):
+        one, other = getattr(new, section), getattr(asked, section)
+        changes += [f"{section}.{key}={written(list(value) if isinstance(value, tuple) else value)}"
+                    for key, value in vars(one).items() if value != getattr(other, key)]
+    host = f" and {row.host_bytes / 1e9:,.1f} GB of the host's" if row.host_bytes else ""
+    return (f"It fits on {plural(row.config.all_ranks, 'device')} as {row.name}: {row.peak_bytes / 1e9:,.1f} GB{host}, "
+            f"{duration(row.step_seconds)} a step. Set {' '.join(changes)}. It is")
 
 
 def samples(scenario: Scenario) -> int:
     """The samples of a step."""
     return scenario.train.micro_batch * scenario.train.micro_batches
+
+
+def written(value: Any) -> str:
+    """A value as the right-hand side of an override.
+
+    A value without counterpart in JSON, such as a TOML date, becomes text, which only keys of text accept.
+
+    >>> written("adam"), written(True), written([1, 2]), written({"flops": 1e12})
+    ('adam', 'true', '[1, 2]', '{ flops = 1000000000000.0 }')
+    """
+    return value if isinstance(value, str) else toml_value(value)

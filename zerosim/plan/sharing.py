@@ -1,4 +1,4 @@
-"""Who shares the states of a weight, if the software joins context and expert ranks with those of data.
+"""The part that a rank keeps and sends of a unit's states: of ranks that share them, and of what is tuned.
 
     sharers    the ranks beside those of data that hold the same piece of a weight: context and expert ranks, but those
                over which it is cut; tensor ranks keep copies
@@ -8,6 +8,9 @@ Context ranks use a weight on pieces of the same sequences, and expert ranks on 
 Megatron-LM's data-parallel groups and FSDP's mesh have them all, experts in groups of their own. So a chunk is divided
 by the sharers of its weights, a collective runs once for each number of sharers, over as many times more ranks, and the
 sums of gradients on the tape over these ranks are part of the reduction. Runs of zerosim keep copies instead.
+
+    tuned      of each unit and kind, the bytes with adapters, frozen weights in few bits, and states in 8 bits, over
+               those of a unit that is trained whole
 """
 
 from collections import Counter
@@ -21,8 +24,9 @@ from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import Directions, parts_of
 from zerosim.models.parameters import Parameter
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import Cluster, Tuning
 from zerosim.plan.costs import Costs, Price
+from zerosim.stages.update import MASTER
 from zerosim.training.config import Config
 
 JOINING = ("context", "expert")
@@ -68,26 +72,38 @@ class Sharing:
     cluster: Cluster | None = None
     side_by_side: int = 1
     """The distance between data ranks."""
+    tuned: dict[tuple[str, Kind], float] = field(default_factory=dict)
+    gathers: bool = False
+    """Whether all-gathers are of weights for use, not of updated ones."""
     _costs: dict[tuple[int, int, int], Costs] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config, cluster: Cluster) -> "Sharing":
         """The sharing of a row on `cluster`."""
-        directions, pieces = config.directions, dict[str, Counter[int]]()
+        directions, pieces, tuned = config.directions, dict[str, Counter[int]](), tuned_shares(config, cluster.tuning)
         if not cluster.software.joins_data or directions.context * directions.expert == 1:
-            return cls()
+            return cls(tuned=tuned, gathers=config.stage.gathers)
         for unit in config.model.units:
             pieces[unit.name] = Counter()
             for place in unit.places:
                 pieces[unit.name][sharers(place.parameter, directions)] += place.parameter.count
-        return cls(pieces, config.stage.sharded, cluster, directions.side_by_side)
+        return cls(pieces, config.stage.sharded, cluster, directions.side_by_side, tuned, config.stage.gathers)
 
     def share(self, unit: str, kind: Kind = "optimizer") -> float:
         """The share that a rank keeps of its data rank's shard of a unit."""
-        sharers_of = self.pieces.get(unit)
+        sharers_of, tuned = self.pieces.get(unit), self.tuned.get((unit, kind), 1.0)
         if not sharers_of or kind not in self.kinds:
-            return 1.0
-        return sum(count / often for often, count in sharers_of.items()) / sharers_of.total()
+            return tuned
+        return tuned * sum(count / often for often, count in sharers_of.items()) / sharers_of.total()
+
+    def tuned_room(self, allocate: Callable[..., Any]) -> Allocator:
+        """The allocator `allocate` of gathered weights and of a micro-batch's gradients."""
+
+        def shared(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
+            share = self.tuned.get((owner, kind), 1.0)
+            return allocate(shape, dtype, kind=kind, owner=owner) if share == 1 else Shared(shape, dtype, share)
+
+        return shared if self.tuned else allocate
 
     def room(self, allocate: Callable[..., Any]) -> Allocator:
         """The allocator `allocate` of states, which are shared if they are sharded."""
@@ -100,6 +116,8 @@ class Sharing:
 
     def price(self, costs: Costs, function: Callable[..., None], owner: str, comm: Communicator, given: Any) -> Price:
         """The price of a unit's collective over data ranks: all, or those of a group or across groups."""
+        if self.tuned and owner:
+            given = self._tuned(function, owner, given)
         across = isinstance(comm, SomeRanks) and comm.stride != 1
         if owner not in self.pieces or (comm.size == 1 and across):
             return costs.of(comm).price(function, *given)
@@ -114,6 +132,16 @@ class Sharing:
             total = Price(total.ns + more.ns, total.sent_bytes + more.sent_bytes, total.messages + more.messages)
         return total
 
+    def _tuned(self, function: Callable[..., None], owner: str, given: Any) -> Any:
+        """The arguments of a collective of the tuned part: gradients and published weights have that of gradients."""
+        gathers = self.gathers and "gather" in function.__name__
+        share = self.tuned.get((owner, "parameters" if gathers else "gradients"), 1.0)
+        first, *others = given
+        chunked = isinstance(first, Sequence)
+        array = first[0] if chunked else first
+        part = Extent(round(len(array) * share), array.dtype)
+        return [part] if chunked else part, *others
+
     def _among(self, often: int, stride: int, ranks: int, costs: Costs) -> Costs:
         """The costs among `ranks` ranks, which are `stride` times as far apart as data ranks with so many sharers."""
         key = often, stride, ranks
@@ -122,3 +150,23 @@ class Sharing:
             apart = max(stride * self.side_by_side // often, 1)
             self._costs[key] = Costs(self.cluster.seen_by(apart), ranks, costs.itemsize, costs.all_reduces)
         return self._costs[key]
+
+
+def tuned_shares(config: Config, tuning: Tuning) -> dict[tuple[str, Kind], float]:
+    """The bytes of each unit's states by kind over those of a unit that is trained whole; empty if all are."""
+    if tuning == Tuning():
+        return {}
+    shares, precision, last = dict[tuple[str, Kind], float](), config.precision, len(config.in_one_piece.layers) - 1
+    whole = precision.state.itemsize * len(config.rule.slots)
+    states = sum(precision.state.itemsize if slot == MASTER else tuning.state_bytes(precision.state.itemsize)
+                 for slot in config.rule.slots)
+    narrow = tuning.frozen_bits / 8 or precision.weights.itemsize
+    for unit in config.model.units:
+        matrices = [place for place in unit.places if 0 < place.layer < last and place.parameter.decays]
+        trained = sum(tuning.adapters(place.shape) for place in matrices) / unit.count if tuning.adapter_rank else 1.0
+        frozen = sum(place.parameter.count for place in matrices) / unit.count * (
+            narrow / precision.weights.itemsize - 1) + 1
+        shares[unit.name, "parameters"] = frozen + trained if tuning.adapter_rank else 1.0
+        shares[unit.name, "gradients"] = trained
+        shares[unit.name, "optimizer"] = trained * (states / whole if whole else 1.0)
+    return shares

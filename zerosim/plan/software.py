@@ -21,6 +21,10 @@
     apart         memory for which no freed activation is large enough: a share of the optimizer's state, a share of the
                   weights, and bytes of a bucket
     joins_data    whether context and expert ranks share the states of a weight with data ranks, see `sharing`
+    launches      kernels that the host launches in a layer of experts forward and backward while the device waits,
+                  because their sizes are the numbers of tokens of each expert, which the host reads first
+    once_a_host   whether a token leaves a host once for all experts of another, not once for each
+    beside        the share of the experts' all-to-alls that run beside the computation of another micro-batch
     reserve       the memory that the allocator holds beyond live arrays at the peak, as a share of them
 
 PyTorch without a compiler runs one kernel after another. Its own kernels for LayerNorm or GELU are one each; a norm or
@@ -60,6 +64,9 @@ class Software:
     keeps_outputs: bool = False
     apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
     joins_data: bool = False
+    launches: tuple[float, float] = (0.0, 0.0)
+    once_a_host: bool = False
+    beside: float = 0.0
     reserve: float = 0.0
 
     @property

@@ -6,7 +6,7 @@ Their meanings are in `docs/scenario.md`.
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from zerosim.scenario.values import LARGEST_NUMBER, FromOne, Number, below, bounded, in_words, one_of
+from zerosim.scenario.values import LARGEST_NUMBER, FromOne, Natural, Number, below, bounded, in_words, one_of
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,15 @@ class ClusterKeys:
     short_gather_kb: Number = 64.0
     kernels: Annotated[str, one_of(("written", "fused"))] = "written"
     software: Annotated[str, one_of(
-        ("", "eager", "compiled", "fused", "megatron", "deepspeed", "deepspeed_bf16"))] = ""
+        ("", "eager", "compiled", "fused", "deepep", "graphed", "megatron", "deepspeed", "deepspeed_bf16"))] = ""
     attention: Annotated[str, one_of(("", "flash2", "flash3"))] = ""
     loss: Annotated[str, one_of(("", "whole", "compiled", "chunked"))] = ""
     reserve: Annotated[str, one_of(("usual",))] | Annotated[float, below(0, 10)] = "usual"
     products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise"))] = "weights"
+    expert_slices: Annotated[int, bounded(1, 1024)] = 1
+    adapter_rank: Annotated[int, bounded(0, 10_000)] = 0
+    frozen_dtype: Annotated[str, one_of(("weights", "int8", "nf4"))] = "weights"
+    optimizer_dtype: Annotated[str, one_of(("state", "int8"))] = "state"
+    live_parameters: Natural = 0
+    bucket_elements: Natural = 0
     figures: DeviceFigures = field(default_factory=DeviceFigures)

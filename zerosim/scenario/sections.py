@@ -49,7 +49,7 @@ from zerosim.stages.users_stage import as_stage
 FAR = ("none", "host")
 STAGE_KEYS = tuple(STAGES)
 AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
-WIRES = ("weights", *(name for name in PRECISIONS if name != "fp64"))
+WIRES = ("weights", *(name for name, precision in PRECISIONS.items() if name != "fp64" and precision.master))
 PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
@@ -146,6 +146,7 @@ class ModelKeys(Section):
     shared_inner: Size = 0
     dense_layers: Depth = 0
     dense_inner: Size = 0
+    beside: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
     frozen: tuple[Natural, ...] = ()
     weights: str = ""
     own: dict[str, Any] = field(default_factory=dict, hash=False)

@@ -62,7 +62,8 @@ def initial_weights(config: Config, place: int = 0) -> Initial:
     file, coordinates = config.initial, config.directions.coordinates(place)
     if file is None:
         return lambda unit: unit.initial(config.train.seed, coordinates)
-    return lambda unit: of_place(unit, lambda parameter: file.read(parameter.name), config.precision.state, coordinates)
+    return lambda unit: of_place(unit, lambda parameter: file.read(parameter.name), config.precision.losses,
+                                 coordinates)
 
 
 def of_place(

@@ -88,7 +88,7 @@ class Experiment:
         """
         expected = self.dataset.y_test
         assert expected is not None
-        outputs = outputs.astype(config.outputs).astype(config.precision.state)
+        outputs = outputs.astype(config.outputs).astype(config.precision.losses)
         match self.dataset.measure:
             case "exact sequences":
                 return exact_share(outputs.argmax(axis=-1), expected)
@@ -196,7 +196,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
     model_shapes = {place.name: place.shape for place in config.in_one_piece.places}
-    exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.state.itemsize == 8 else SINGLE_AND_LESS
+    exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.losses.itemsize == 8 else SINGLE_AND_LESS
     for name in model_shapes:
         if name not in file.shapes:
             near = nearest(name, file.shapes)

@@ -75,7 +75,8 @@ def save(
         "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
         "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
     try:
-        write(path_of(folder, state.step), about, [*heads, (LOSSES, config.precision.state, [len(losses)])], contents())
+        losses_head = (LOSSES, config.precision.losses, [len(losses)])
+        write(path_of(folder, state.step), about, [*heads, losses_head], contents())
         for step in steps_in(folder)[: -scenario.checkpoint.keep]:
             path_of(folder, step).unlink(missing_ok=True)
     except OSError as error:

@@ -113,7 +113,7 @@ def train_alone(
         history[snapshot.step] = snapshot
         HERE.set(Location(snapshot.step + 1, "one process"))
         if snapshot.step:
-            progress.step(snapshot.step, float(np.frombuffer(snapshot.loss, config.precision.state)[0]))
+            progress.step(snapshot.step, float(np.frombuffer(snapshot.loss, config.precision.losses)[0]))
     HERE.set(NOWHERE)
     progress.end()
     return history
@@ -316,7 +316,7 @@ class Run:
     def total(self, partial_loss: Any) -> Array:
         """The loss of the global batch, on every rank; the last of a pipeline compute it."""
         pipeline = self.config.directions.along(self.comm, "pipeline")
-        loss = np.empty(1, self.config.precision.state) if partial_loss is None else self.added(partial_loss)
+        loss = np.empty(1, self.config.precision.losses) if partial_loss is None else self.added(partial_loss)
         tree.broadcast(pipeline, loss, pipeline.size - 1)
         return loss
 

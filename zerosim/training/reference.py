@@ -148,7 +148,7 @@ class Reference:
             }
             for unit in self.trained
         }
-        loss = np.zeros(1, self.rule.precision.state)
+        loss = np.zeros(1, self.rule.precision.losses)
         return Snapshot(0, loss, weights, optimizer, {}, 0, self.scaling())
 
     def update(

@@ -29,17 +29,19 @@ from zerosim.core.allocation import MODEL_STATES, Kind, Tier
 from zerosim.stages import STAGES
 from zerosim.stages.optimizers import OPTIMIZERS
 
-PRECISIONS = {"mixed": precisions.PRECISIONS["bf16"], "fp32": precisions.PRECISIONS["fp32"]}
+PRECISIONS = {"mixed": precisions.PRECISIONS["bf16"], "fp32": precisions.PRECISIONS["fp32"],
+              "bf16_alone": precisions.PRECISIONS["bf16_alone"]}
 FP32_BYTES = precisions.FLOAT32.itemsize
 
 
 def optimizer_bytes(precision: str, optimizer: str) -> int:
-    """K: the master copy, if there is one, and an fp32 number for each slot of the optimizer.
+    """K: the master copy, if there is one, and a number for each slot of the optimizer, of 4 bytes or the weights'.
 
     >>> optimizer_bytes("mixed", "adam"), optimizer_bytes("fp32", "adam")
     (12, 8)
     """
-    return FP32_BYTES * (PRECISIONS[precision].mixed + len(OPTIMIZERS[optimizer].slots))
+    kept = PRECISIONS[precision]
+    return FP32_BYTES * kept.mixed + kept.state.itemsize * len(OPTIMIZERS[optimizer].slots)
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
 
     Exponents, losses and their integers are sent on the step's own channel in every stage.
     """
-    own, beside = {EXPONENT_BYTES, config.precision.state.itemsize, LIMB_BYTES}, set[int]()
+    own, beside = {EXPONENT_BYTES, config.precision.losses.itemsize, LIMB_BYTES}, set[int]()
     for rank in range(config.ranks):
         for call in calls(config, rank, 1):
             (beside if call.aside else own).update(
