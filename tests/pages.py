@@ -80,6 +80,7 @@ class Seen(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.ids, self.words, self.loads, self.pictures, self.given = [], [], [], [], {}, []
+        self.films = []
         self.policy, self._code = "", False
         self.feed(text)
 
@@ -92,6 +93,8 @@ class Seen(HTMLParser):
         self.loads += [given[key] for key in ("src", "href") if not given.get(key, "#").startswith("#")]
         if "data-picture" in given:
             self.pictures[given["aria-label"]] = json.loads(given["data-picture"])
+        if "data-film" in given:
+            self.films.append(json.loads(given["data-film"]))
         self._code = tag in ("script", "style")
 
     def handle_endtag(self, tag):

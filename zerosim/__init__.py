@@ -120,9 +120,9 @@ def show(
     """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
 
     `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, or a stage such as
-    `"zero3"`; `claims` names the collective of a function if its name does not. Raises `UsageError` for an unknown
-    name, and for ranks or a root that it does not support. A wrong collective raises nothing: its schedule has the
-    faults.
+    `"zero3"`, or several, `"ddp,zero3"`; `claims` names the collective of a function if its name does not. Raises
+    `UsageError` for an unknown name, and for ranks or a root that it does not support. A wrong collective raises
+    nothing: its schedule has the faults.
 
     >>> import zerosim as zs
     >>> zs.show("ring.all_reduce", ranks=3)

@@ -4,12 +4,14 @@ import re
 
 import pytest
 
-from tests.pages import added_otherwise, hostile, outcome, page_of
+from tests.pages import Seen, added_otherwise, hostile, outcome, page_of
+from tests.show.test_film import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
-from zerosim.proofs.subject import named_subject
+from zerosim.proofs.subject import named_subject, subject
 from zerosim.show.drawing import schedule_page
 from zerosim.show.recorded import recorded_stage
-from zerosim.show.step import shown_step
+from zerosim.show.step import shown_step, steps_page
+from zerosim.stages import STAGES
 
 DOMAINS = "timed.map((view) => view.scale('x').domain().join())"
 """The stretch of time that each picture of a step shows."""
@@ -22,8 +24,11 @@ def pages():
     with pytest.MonkeyPatch.context() as planted:
         diverging = added_otherwise(planted, stages=("zero1", "zero2"), ranks=4, micro_batches=8)
     return {"run": page_of(four), "two": page_of(four, four), "diverging": page_of(diverging),
-            "hostile": page_of(hostile(), hostile()), "ring": schedule_page(ring),
-            "step": shown_step(recorded_stage("zero3", 4)).page().html}
+            "hostile": page_of(hostile(), hostile()), "ring": schedule_page(ring).html,
+            "barrier": schedule_page(scheduled(named_subject("dissemination.barrier"), 3)).html,
+            "red": schedule_page(scheduled(subject(astray_all_reduce), 4)).html,
+            "step": shown_step(recorded_stage("zero3", 4)).page().html,
+            "stages": steps_page([recorded_stage(name, 4) for name in STAGES]).html}
 
 
 def luminance(colour):
@@ -44,7 +49,7 @@ def test_the_checker_notices_what_is_wrong(opens):
     assert page.evaluate("document.documentElement.scrollWidth") > 1280
 
 
-@pytest.mark.parametrize("name", ["run", "two", "diverging", "hostile", "ring", "step"])
+@pytest.mark.parametrize("name", ["run", "two", "diverging", "hostile", "ring", "barrier", "red", "step", "stages"])
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1280, "light"), (1280, "dark")])
 def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     page = opens(pages[name], width, scheme)
@@ -118,15 +123,85 @@ def test_pointing_at_a_message_tells_about_it_and_shows_its_other_end(opens, pag
     assert picture.locator("path[stroke='#d0006f']").count() == 2
 
 
-def test_slider_and_keys_step_through_a_collective(opens, pages):
+def words(page):
+    return page.locator(".event").inner_text()
+
+
+def looks(page, panel):
+    """The looks of the filled cells of a panel, as the page shows them."""
+    return page.evaluate("""(number) => [...document.querySelectorAll('.panel')[number].querySelectorAll('.cell')]
+        .map((cell) => cell.className).filter((look) => !look.includes('empty'))""", panel)
+
+
+def test_keys_slider_buttons_and_play_step_through_a_collective(opens, pages):
     page = opens(pages["ring"])
-    headings = page.locator(".picture .role-axis text", has_text=re.compile("start|round"))
-    for key, due in (("ArrowRight", ["start", "round 1"]), ("PageDown", ["round 1", "round 2"]),
-                     ("ArrowLeft", ["start", "round 1"]), ("End", ["round 5", "round 6"]), ("Home", ["start"])):
+    for key, due in (("ArrowRight", "round 1 of 6"), ("PageDown", "round 2 of 6"), ("ArrowLeft", "round 1 of 6"),
+                     ("End", "round 6 of 6"), ("ArrowRight", "round 6 of 6"), ("Home", "start")):
         page.keyboard.press(key)
-        page.wait_for_timeout(200)
-        assert sorted(headings.all_text_contents()) == sorted(due)
-    page.keyboard.press("p")
-    assert page.locator("body.projector").count() == 1
-    page.set_viewport_size({"width": 1280, "height": 800})
-    assert page.locator(".picture svg").bounding_box()["height"] <= 600
+        assert words(page) == due
+    page.locator("[data-by='1']").click()
+    assert words(page) == "round 1 of 6"
+    page.locator("input[type=range]").fill("4")
+    assert (words(page), page.locator("output").inner_text()) == ("round 4 of 6", "4 / 6")
+    page.locator("select").select_option("4")
+    page.locator("body").click(position={"x": 5, "y": 5})
+    page.keyboard.press(" ")
+    page.locator(".event", has_text="round 6 of 6").wait_for()
+    page.wait_for_timeout(500)
+    assert page.locator("[data-play]").inner_text() == "▶"
+
+
+def test_messages_travel_and_are_added_when_they_arrive(opens, pages):
+    page = opens(pages["ring"])
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".token").count() == page.locator(".arcs path").count() == 4
+    assert page.locator(".panel .cell.new").count() == 0
+    page.locator(".token").first.wait_for(state="detached")
+    assert page.locator(".panel .cell.new").count() == 4
+    page.emulate_media(reduced_motion="reduce")
+    page.keyboard.press("ArrowRight")
+    assert (page.locator(".token").count(), page.locator(".panel .cell.new").count()) == (0, 4)
+
+
+def test_every_step_shows_the_cells_of_its_frame(opens, pages):
+    """Forward and backward, and by jumps; a page that forgets to empty a cell fails."""
+    page, (data,) = opens(pages["stages"], 1920), Seen(pages["stages"]).films
+    frames = [[*rebuilt(panel)] for panel in data["panels"]]
+    for number in (0, 5, 23, 24, 25, 24, len(data["steps"]) - 1, 40, 1):
+        page.locator("input[type=range]").fill(str(number))
+        for panel, place in enumerate(data["steps"][number]["at"]):
+            filled = looks(page, panel)
+            assert len(filled) == len(frames[panel][place]), (number, panel)
+            assert sum("new" in look for look in filled) == sum(
+                "new" in content[3] for content in frames[panel][place].values())
+
+
+def test_a_wrong_sum_is_red_in_its_round(opens, pages):
+    page = opens(pages["red"])
+    for number, red in ((1, 0), (2, 1), (3, 2)):
+        page.locator("input[type=range]").fill(str(number))
+        assert page.locator(".panel .cell.wrong").count() == red
+    assert page.locator(".ticks u").count() == 5
+    assert "why: in round 2 rank 2 sends chunk 1" in page.locator("header").inner_text()
+
+
+@pytest.mark.parametrize("name", ["ring", "step", "stages"])
+def test_a_film_fits_a_projector_and_can_be_read_from_the_last_row(opens, pages, name):
+    """On 1920 × 1080 pixels all of it is seen at once, and what matters is at least 20 px high (24, in one run)."""
+    page = opens(pages[name], 1920)
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    page.locator("input[type=range]").fill("6")
+    assert page.locator(".film").bounding_box()["y"] + page.locator(".film").bounding_box()["height"] <= 1080
+    sizes = page.evaluate("""[...document.querySelectorAll('.event, .rank, .unit, .name, .bar b, h3:not(.alone *)')]
+        .map((place) => parseFloat(getComputedStyle(place).fontSize))""")
+    assert min(sizes) >= (20 if name == "stages" else 24)
+
+
+def test_a_film_is_printed_as_a_strip_of_its_events(opens, pages):
+    page = opens(pages["step"], 718)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    captions = page.locator(".strip figcaption").all_inner_texts()
+    assert captions[2:4] == ["4. all-gather weights of layers.0, round 3 of 3", "5. forward layers.0"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert page.locator(".film .keys").is_hidden()

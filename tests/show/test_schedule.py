@@ -18,7 +18,8 @@ from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span,
 from zerosim.proofs.schedule import chunks_of, scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
-from zerosim.show.drawing import schedule_picture, schedule_spec, show_schedule
+from zerosim.show.drawing import schedule_picture, show_schedule
+from zerosim.show.film import of_schedule
 from zerosim.show.recorded import recorded_stage, shown
 from zerosim.show.step import events_of
 from zerosim.stages import zero3
@@ -31,37 +32,34 @@ def drawn(schedule, width=100):
     return capture.get()
 
 
-def moves_and_cells(spec):
-    """The data of the picture of a schedule."""
-    return [layer["data"]["values"] for layer in spec["layer"]]
-
-
 def test_every_algorithm_is_drawn_to_its_end():
-    """Each message is a line of the drawing and an arrow of the picture; what is new in a round is marked."""
+    """Each message is a line of the drawing and a move of the film; what is new is marked; nothing is red."""
     for name, row in ALGORITHMS.items():
         for size in filter(row.serves, (1, 2, 3, 4, 6)):
             schedule = scheduled(named_subject(name), size, size - 1 if row.collective == "scatter" else 0)
             found = schedule.document()
             assert found["faults"] == [], (name, size)
             assert len(schedule.messages) == sum(row.messages(rank, size) for rank in range(size)), (name, size)
-            moves, cells = moves_and_cells(schedule_spec(schedule))
-            assert len(moves) == sum(max(len(sent.carried), 1) for sent in schedule.messages)
+            frames = of_schedule(schedule).frames
+            looks = [look for frame in frames for cells in frame.cells for cell in cells if cell for look in cell.looks]
+            assert sum(len(frame.moves) for frame in frames) == sum(
+                max(len(sent.carried), 1) for sent in schedule.messages)
+            assert "wrong" not in looks, (name, size)
             text, new = drawn(schedule, 400), sum(each["round"] > 0 for each in found["holdings"])
             assert sorted(re.findall(r"(\d) ─([a-z 0-9,…]+)─([⊕─])▶", text)) == sorted(
                 (str(sent.source), schedule.place_name(*chunks_of(sent.carried)), "⊕" if sent.reduced else "─")
                 for sent in schedule.messages)
-            assert text.count("›") - 1 == new == sum(cell["_new"] for cell in cells)  # 1 in the legend
+            assert text.count("›") - 1 == new == looks.count("new")  # 1 in the legend
 
 
-def test_an_arrow_of_a_picture_joins_the_cells_between_which_its_chunk_moves():
-    """Whatever the algorithm: what leaves a cell is what was in it, and the cell that it reaches is new and has it."""
+def test_a_chunk_moves_to_a_cell_that_is_new_and_has_it():
     for name in ("ring.all_reduce", "rabenseifner.all_reduce", "direct.all_to_all", "tree.scatter"):
-        moves, cells = moves_and_cells(schedule_spec(scheduled(named_subject(name), 4)))
-        at = {(cell["_x"], cell["_y"]): cell for cell in cells}
-        for move in moves:
-            left, reached = at[int(move["_x"]), move["_y"]], at[int(move["_x"]) + 1, move["_y2"]]
-            assert (left["rank"], reached["rank"], reached["_new"]) == (move["from rank"], move["to rank"], True)
-            assert {*re.findall(r"\d", left["holds"].split("[")[0])} <= {*re.findall(r"\d", reached["holds"])}
+        for frame in of_schedule(scheduled(named_subject(name), 4)).frames:
+            for _, _, to, into, added, carried in frame.moves:
+                reached = frame.cells[to][into]
+                assert ("new" in reached.looks, reached.colour) == (True, carried.colour)
+                assert {*(carried.parts or ())} <= {*(reached.parts or ())}
+                assert added or re.split(r"[\[✓]", carried.text)[0] == re.split(r"[\[✓]", reached.text)[0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -117,7 +115,7 @@ def test_a_deadlock_is_drawn_up_to_there():
     assert [(a.round, a.source, a.to) for a in schedule.messages] == [(1, 1, 0), (1, 0, 1)]
     assert schedule.states[-1][0][0].text == "1+0"
     assert "FAILED: no rank can go on: rank 0 waits for a message from rank 2; rank 1 waits" in drawn(schedule)
-    assert "rank 2 waits for a message from rank 1" in str(schedule_picture(schedule)["title"])
+    assert "rank 2 waits for a message from rank 1" in schedule_picture(schedule)
 
 
 def disagreeing_all_reduce(comm, x):
@@ -164,8 +162,8 @@ def test_the_command_draws_and_writes(tmp_path, capsys, monkeypatch):
     assert Path("ring.svg").read_text().count("⊕</text>") == 3
     assert json.loads(Path("ring.json").read_text())["rounds"] == 4
     seen = Seen(Path("ring.html").read_text())
-    (spec,) = seen.pictures.values()
-    assert (seen.ids, spec["params"][0]["value"], spec["params"][0]["bind"]["max"]) == (["schedule"], 2, 4)
+    (film,) = seen.films
+    assert (seen.ids, film["first"], len(film["steps"])) == (["film"], 2, 5)
     assert command("--list --ranks 6 --json -") == 0
     found, rows = capsys.readouterr(), {}
     rows = {row["name"]: row for row in json.loads(found.out)["algorithms"]}
@@ -197,6 +195,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("ring.all_reduce --round 9", "there are rounds 0 to 6"), ("ring.all_reduce --root 1", "has none"),
     ("tree.broadcast --root 7", "root 7 is none of the 4 ranks"), ("halving.reduce_scatter --ranks 3", "power of two"),
     ("ring.all_reduce --shard-ranks 2", "remove shard-ranks: a collective has none"),
+    ("zero1,ring.all_reduce", "'ring.all_reduce' is no stage"), ("zero1,ddp --root 1", "remove root: a stage has none"),
     ("zero1 --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
     ("copy_to --root 1", "remove root: a collective on the tape has none"),

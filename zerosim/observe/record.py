@@ -150,7 +150,7 @@ class Recorder:
             self._next_arrival = self._round
         self._begun += 1
         self.recording.under_way[self.rank, to].append(Message(
-            self._round, self.rank, to, elements(outgoing), stretch(outgoing, self.vector), self._line()))
+            self._round, self.rank, to, elements(outgoing), self.place(outgoing), self._line()))
 
     def sent(self, outgoing: Payload, to: int) -> None:
         self._begun -= 1
@@ -158,7 +158,7 @@ class Recorder:
 
     def receiving(self, into: Payload, source: int) -> None:
         if isinstance(into, np.ndarray):
-            awaited = Awaited(source, into.size, into.dtype, stretch(into, self.vector), self._line())
+            awaited = Awaited(source, into.size, into.dtype, self.place(into), self._line())
             self.recording.awaited[self.rank] = awaited
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
@@ -169,8 +169,16 @@ class Recorder:
             self._next_arrival = self._round + 1
         self.recording.messages.append(replace(
             sent, round=self._round, landed=elements(into), reduced=reduce is not None,
-            into=stretch(into, self.vector), received_in=self._line()))
-        self.recording.vectors[self.rank].append((self._round, elements(self.vector)))
+            into=self.place(into), received_in=self._line()))
+        self.recording.vectors[self.rank].append((self._round, self.held()))
+
+    def held(self) -> tuple[Any, ...]:
+        """What the rank holds now."""
+        return elements(self.vector)
+
+    def place(self, payload: Payload) -> range:
+        """The places of `payload` in what the rank holds."""
+        return stretch(payload, self.vector)
 
     def _line(self) -> int:
         return line_in(self.file) if self.file else 0

@@ -206,15 +206,15 @@ def chunks_of(symbols: Iterable[Any]) -> list[int]:
     return list(dict.fromkeys(leaf.element for leaf in terms if isinstance(leaf, Term | Blank)))
 
 
-def abbreviated(numbers: Sequence[int], joint: str) -> str:
-    """Numbers as text; if there are more than four, three or more in a row by their first and last.
+def abbreviated(numbers: Sequence[int], joint: str, most: int = 4) -> str:
+    """Numbers as text; if there are more than `most`, three or more in a row by their first and last.
 
     >>> abbreviated([1, 2, 3, 0], "+"), abbreviated([1, 2, 3, 4, 0], "+")
     ('1+2+3+0', '1…4+0')
     """
     rows = [[number for _, number in row]
             for _, row in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    return joint.join(f"{row[0]}…{row[-1]}" if len(row) > 2 and len(numbers) > 4 else joint.join(map(str, row))
+    return joint.join(f"{row[0]}…{row[-1]}" if len(row) > 2 and len(numbers) > most else joint.join(map(str, row))
                       for row in rows)
 
 

@@ -1,30 +1,26 @@
-"""A schedule drawn: rounds one after the other, in the terminal as text and elsewhere as a specification for Vega-Lite.
+"""A schedule drawn: rounds one after the other, in the terminal as text, and as a picture of its film's frames."""
 
-    cell     a chunk of a rank after a round
-    move     a chunk of a message, from its cell at the sender to its cell at the receiver
-"""
-
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from html import escape
 
 from rich.console import Console
 from rich.text import Text
 
 from zerosim.core.errors import UsageError
+from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
+from zerosim.show.film import film_page, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.page import Head, Section, html, note, picture
-from zerosim.show.pictures import Spec, svg, tooltip
+from zerosim.show.page import Head
 from zerosim.show.shown import Page, Picture, Shown
 
 MOST_CELLS = 5_000
 """The most cells in the picture of a schedule; a page has as many as there are."""
 COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#a88200", "#d0433f", "#1594a8", "#8c6d46")
-"""The colours of the chunks, in turn."""
+"""The colours of the chunks, in turn, as in `film.js`."""
+RED = "#c8102e"
 LEGEND = ("2+3+0: ranks in order of addition; 1…3: 1+2+3; 2[1]: chunk 1 of rank 2",
           "⊕ adds what arrives; ✓ complete; (1): not yet in its final place")
-HEIGHT, CHARACTER, GAP = 18, 7, 80
+HEIGHT, CHARACTER, GAP = 18, 8, 80
 """Pixels: the height of a cell, the width of a character in it, and the space between two rounds."""
 
 
@@ -38,19 +34,15 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
         f"<{schedule.title}: {schedule.about.partition('; ')[0]}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule, only),
         make_document=schedule.document, rows_of=lambda document: list(document["messages"]),
-        draw=lambda: Picture(svg(schedule_picture(schedule, only)), schedule.title),
-        make_page=lambda: Page(schedule_page(schedule, only or 0), f"{schedule.title} step by step"))
+        draw=lambda: Picture(schedule_picture(schedule, only), schedule.title),
+        make_page=lambda: schedule_page(schedule, only or 0))
 
 
-def schedule_page(schedule: Schedule, first: int = 0) -> str:
-    """The HTML of one collective, with a slider for the round, `first` at the beginning."""
-    slider = {"input": "range", "min": 0, "max": len(schedule.states) - 1, "step": 1, "name": "round"}
-    drawn = schedule_spec(schedule, first)
-    drawn["params"][0]["bind"] = slider
-    head = Head(schedule.title, schedule.verdict.split("; "), not schedule.proof.faults, schedule.about)
-    return html([head], [Section("schedule", "Round by round", [
-        note("; ".join(["← and → step, P is for a projector", *LEGEND])),
-        picture(drawn, f"{schedule.title}, round by round")])])
+def schedule_page(schedule: Schedule, first: int = 0) -> Page:
+    """The page of one collective, which opens at round `first`."""
+    head = Head(schedule.title, [*schedule.verdict.split("; "), *[f"why: {schedule.cause}"] * bool(schedule.cause)],
+                not schedule.proof.faults, schedule.about)
+    return film_page(head, [of_schedule(schedule)], "; ".join(LEGEND), first)
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
@@ -81,67 +73,61 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def schedule_picture(schedule: Schedule, only: int | None = None) -> Spec:
-    """The picture of a schedule for a file, with its legend and its verdict; `UsageError` if it has too many cells."""
-    cells = (2 if only is not None else len(schedule.states)) * schedule.size * schedule.chunks
+def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
+    """The SVG of a schedule, with its legend and its verdict; `UsageError` if it has too many cells.
+
+    It has a row for each place of each rank, a column for each state (for `only` one and the state before), and between
+    columns what moves.
+    """
+    panel, lane = of_schedule(schedule), max(schedule.chunks, 1) + 1
+    states = [*range(len(panel.frames))] if only is None else [*range(max(only - 1, 0), only + 1)]
+    cells = len(states) * schedule.size * schedule.chunks
     if cells > MOST_CELLS:
         raise UsageError(
             f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
             "give fewer --ranks, a --round, --html for a page, or --json for the same as data")
-    lines = [schedule.about, *LEGEND, *schedule.verdict.split("; ")]
-    return {"title": {"text": schedule.title, "subtitle": lines, "anchor": "start"}} | schedule_spec(schedule, only)
-
-
-def schedule_spec(schedule: Schedule, only: int | None = None) -> Spec:
-    """A row for each place of each rank, a column of cells for each state, and between columns what moves.
-
-    With `only` it has a parameter `round`, whose state and the one before are drawn.
-    """
-    headings, lane = [*map(schedule.heading, range(len(schedule.states)))], max(schedule.chunks, 1) + 1
-    texts = [cell.text for state in schedule.states for vector in state for cell in vector]
+    texts = [cell.text for frame in panel.frames for of_rank in frame.cells for cell in of_rank if cell]
     width = CHARACTER * max(map(len, texts), default=1) + 12
-    half = width / 2 / (width + GAP)
-    cells = [{"after": headings[state], "rank": rank, "chunk": cell.place, "holds": cell.text, "_x": state,
-              "_y": rank * lane + cell.place, "_colour": colour(cell.place), "_new": 0 < state == cell.since}
-             for state, vectors in enumerate(schedule.states) for rank, vector in enumerate(vectors) for cell in vector]
-    moves = [{"in": headings[sent.round], "from rank": sent.source, "to rank": sent.to,
-              "sent": schedule.place_name(*chunks), "_adds": "⊕" * sent.reduced, "_colour": colour(left),
-              "_x": sent.round - 1 + half, "_y": sent.source * lane + left,
-              "_x2": sent.round - half, "_y2": sent.to * lane + reached}
-             for sent in schedule.messages for chunks in [chunks_of(sent.carried)]
-             for left, reached in zip(sent.outgoing or chunks or [0], sent.into or chunks or [0], strict=False)]
-    rows = {rank * lane + place: f"rank {rank}" * (place == 0) + f"\u2003{place}" * (schedule.chunks > 1)
-            for rank in range(schedule.size) for place in range(lane - 1)}
-    columns: Spec = {"values": [*range(len(headings))], "domain": [-half, len(headings) - 1 + half]}
-    shown: Spec = {}
-    if only is not None:
-        columns = {"values": {"expr": "round > 0 ? [round - 1, round] : [0]"},
-                   "domain": [{"expr": f"round - {1 + half}"}, {"expr": f"round + {half}"}]}
-        shown = {"transform": [{"filter": "round - 1 <= datum._x && datum._x <= round"}]}
-    tone = {"field": "_colour", "type": "nominal", "scale": None}
-    end = {"x": {"field": "_x2", "type": "quantitative"}, "y": {"field": "_y2", "type": "quantitative"}}
-    return {
-        "params": [{"name": "round", "value": only}],
-        "width": (width + GAP) * (len(headings) - 1 if only is None else 1) + width,
-        "height": HEIGHT * (schedule.size * lane - 1),
-        "encoding": {
-            "x": position("_x", headings, **columns, orient="top"),
-            "y": position("_y", rows, [*rows], [schedule.size * lane - 1.5, -0.5], orient="left"), "color": tone},
-        "layer": [
-            shown | {"data": {"values": moves}, "encoding": {"tooltip": tooltip(moves)}, "layer": [
-                {"mark": "rule", "encoding": {"x2": {"field": "_x2"}, "y2": {"field": "_y2"}}},
-                {"mark": {"type": "point", "shape": "triangle-right", "filled": True, "size": 60, "xOffset": -4},
-                 "encoding": end},
-                {"mark": {"type": "text", "dx": -16}, "encoding": end | {"text": {"field": "_adds"}}}]},
-            shown | {"data": {"values": cells}, "encoding": {"tooltip": tooltip(cells)}, "layer": [
-                {"mark": {"type": "rect", "width": width, "height": HEIGHT - 1, "fillOpacity": 0.2}, "encoding": {
-                    "stroke": tone, "strokeWidth": {"condition": {"test": "datum._new", "value": 2}, "value": 0}}},
-                {"mark": {"type": "text", "font": "ui-monospace, monospace"},
-                 "encoding": {"text": {"field": "holds"}, "color": {"value": "#1c1c1c"}}}]}]}
+    lines = [schedule.about, *LEGEND, *schedule.verdict.split("; ")]
+    left, top = 88, 20 + 15 * len(lines) + 26
+    drawn = [svg_text(10, 18, schedule.title, "bold 13px"),
+             *(svg_text(10, 35 + 15 * number, line) for number, line in enumerate(lines))]
+
+    def corner(column: int, rank: int, place: int) -> tuple[int, int]:
+        return left + column * (width + GAP), top + (rank * lane + place) * HEIGHT
+
+    for rank in range(schedule.size):
+        for place in range(lane - 1):
+            name = f"rank {rank}" * (not place) + f"\u2003{place}" * (schedule.chunks > 1)
+            drawn.append(svg_text(left - 8, corner(0, rank, place)[1] + 13, name, anchor="end"))
+    for column, state in enumerate(states):
+        frame = panel.frames[state]
+        drawn.append(svg_text(corner(column, 0, 0)[0] + width // 2, top - 8, schedule.heading(state), anchor="middle"))
+        for source, outgoing, to, into, added, carried in frame.moves if column else ():
+            (x1, y1), (x2, y2) = corner(column - 1, source, outgoing), corner(column, to, into)
+            tone = colour(carried.colour if carried else outgoing)
+            y1, y2 = y1 + HEIGHT // 2, y2 + HEIGHT // 2
+            drawn.append(f'<path d="M{x1 + width} {y1}L{x2 - 2} {y2}m-8-5l8 5-8 5" fill="none" stroke="{tone}"/>')
+            if added:
+                drawn.append(svg_text(x2 - 20, y2 + 4, "⊕", "bold 13px", tone, "middle"))
+        for rank, of_rank in enumerate(frame.cells):
+            for place, cell in enumerate(of_rank):
+                if cell is None:
+                    continue
+                x, y = corner(column, rank, place)
+                tone = RED if "wrong" in cell.looks else colour(cell.colour)
+                drawn.append(f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT - 1}" fill="{tone}" fill-opacity='
+                             f'".2" stroke="{tone}" stroke-width="{2 * bool({"new", "wrong"} & {*cell.looks})}"/>')
+                drawn.append(svg_text(x + width // 2, y + 13, cell.text, "12px", anchor="middle", family="monospace"))
+    wide = max(corner(len(states), 0, 0)[0] - GAP + 10, 20 + 7 * max(map(len, lines)))
+    high = corner(0, schedule.size, 0)[1] + 4
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">'
+            f'<rect width="{wide}" height="{high}" fill="white"/>{"".join(drawn)}</svg>')
 
 
-def position(field: str, names: Mapping[int, str] | Sequence[str], values: Any, domain: Any, orient: str) -> Spec:
-    """A position whose axis has only `names`, at those whole numbers that are among `values`."""
-    return {"field": field, "type": "quantitative", "scale": {"domain": domain, "nice": False}, "axis": {
-        "values": values, "labelExpr": f"{json.dumps(names)}[datum.value]", "orient": orient, "title": None,
-        "grid": False, "domain": False, "ticks": False}}
+def svg_text(
+    x: int, y: int, words: str, font: str = "12px", tone: str = "#1c1c1c", anchor: str = "start",
+    family: str = "system-ui, sans-serif",
+) -> str:
+    return (f'<text x="{x}" y="{y}" style="font:{font} {family}" fill="{tone}" text-anchor="{anchor}">'
+            f"{escape(printable(words))}</text>")

@@ -1,7 +1,7 @@
 """The pages: of one run or two, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
 
-A section has blocks of five kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, or a `picture`
-with its numbers. `page.html` has the only HTML, CSS and JavaScript, and escapes every word.
+A section has blocks of six kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, a `picture` or a
+`film` with its numbers. `page.html` has the only HTML and CSS, and escapes every word; `film.js` steps through films.
 """
 
 import json
@@ -55,9 +55,10 @@ def template() -> Any:
 
 def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
     """The HTML of a page; it needs the extra [report]."""
-    drawn = any("picture" in block for section in sections for block in section.blocks)
+    drawn, stepped = (any(kind in block for section in sections for block in section.blocks)
+                      for kind in ("picture", "film"))
     text: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
-                                   vega=pictures.script() if drawn else "")
+                                   vega=pictures.script() if drawn else "", film=stepped)
     return text + "\n"
 
 

@@ -22,7 +22,7 @@ from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.drawing import shown_schedule
 from zerosim.show.shown import Shown
-from zerosim.show.step import RecordedStep, events_of, shown_step
+from zerosim.show.step import RecordedStep, events_of, shown_step, shown_steps
 from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.users_stage import as_stage
@@ -40,7 +40,8 @@ def shown(
     subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
     claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
 ) -> Shown:
-    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, or a step of a stage.
+    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, or a step of a stage; of
+    several stages, with commas between their names, all steps.
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
@@ -52,6 +53,10 @@ def shown(
     given = {name for name, value in (groups | {
         "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
     loader = Loader()
+    if isinstance(subject, str) and "," in subject:
+        refuse(given - {*groups}, "a stage")
+        return shown_steps([recorded_stage(known_stage(name, loader), ranks, **{key: groups[key] for key in given})
+                            for name in subject.split(",")])
     if (stage := stage_in(subject, loader)) is not None:
         refuse(given - {*groups}, "a stage")
         return shown_step(recorded_stage(stage, ranks, **{key: groups[key] for key in given}))
@@ -71,6 +76,14 @@ def shown(
     if only not in (None, *range(len(schedule.states))):
         raise UsageError(f"round {only}: there are rounds 0 to {len(schedule.states) - 1}")
     return shown_schedule(schedule, only)
+
+
+def known_stage(subject: str, loader: Loader) -> str | Named:
+    """A stage by its name; `UsageError` for anything else."""
+    stage = stage_in(subject, loader)
+    if stage is None:
+        raise UsageError(f"{subject!r} is no stage, and only stages stand beside each other: {joined([*STAGES])}")
+    return stage
 
 
 def stage_in(subject: Any, loader: Loader) -> str | Named | None:
@@ -126,4 +139,4 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
               *(f"{key} = {value}" for key, value in groups.items())]
-    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), fault)
+    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), fault, experiment.rows[0])

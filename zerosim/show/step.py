@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,15 +23,26 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
+from zerosim.proofs.contents import Contents, contents_of
 from zerosim.show.columns import KIND_WORDS
+from zerosim.show.film import Panel, film_page, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
-from zerosim.show.page import Head, Section, html
+from zerosim.show.page import Head, Section, html, note
 from zerosim.show.shown import Page, Shown, printed
+from zerosim.training.config import Config
 
 ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
 BESIDE = 4
 """The most ranks that stand beside each other."""
+MOST_DRAWN = 16
+"""The most ranks whose cells a page draws."""
+LIMIT_SECONDS = 60.0
+LEGEND = (
+    "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks whose "
+    "gradients a sum has, as its stripes show; Σ: all; optimizer state by the initials of its slots; ′: updated in "
+    "this step; dashed: allocated and not filled; framed: used by a computation; red: wrong. The stage's code ran on "
+    "symbols, which the cells show; in every event it holds and sends as many bytes as in a training.")
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,7 @@ class RecordedStep:
     about: str
     events: list[StepEvent]
     fault: str | None
+    config: Config
 
     @property
     def verdict(self) -> str:
@@ -121,10 +134,7 @@ def shown_step(step: RecordedStep) -> Shown:
     A row, one for each event of each rank, has `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`.
     """
     def page() -> Page:
-        head = Head(step.title, [step.verdict], step.fault is None, step.about)
-        drawing = printed(lambda console: show_step(console, step), 2000)
-        return Page(html([head], [Section("step", "Event by event", [{"code": drawing}])]),
-                    f"{step.title} step by step")
+        return steps_page([step])
 
     return Shown(
         step, step.fault is None, step.verdict,
@@ -135,6 +145,72 @@ def shown_step(step: RecordedStep) -> Shown:
              "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for number, event in enumerate(document["moments"], 1) for rank, part in enumerate(event["ranks"])],
         make_page=page)
+
+
+def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
+    """The steps of several stages, which a page shows at the same computation; a row has also `stage`."""
+    parts = [shown_step(step) for step in steps]
+
+    def show(console: Console) -> None:
+        for part in parts:
+            part.show(console)
+
+    return Shown(
+        steps, all(part.passed for part in parts), "; ".join(dict.fromkeys(part.verdict for part in parts)),
+        "\n".join(map(repr, parts)), show=show,
+        make_document=lambda: {"schema": "zerosim.steps/1", "steps": [part.document for part in parts]},
+        rows_of=lambda document: [{"stage": step.title} | row for step, part in zip(steps, parts, strict=True)
+                                  for row in part.rows()],
+        make_page=lambda: steps_page(steps))
+
+
+def steps_page(steps: Sequence[RecordedStep]) -> Page:
+    """The page of a step, or of several stages at the same computation; as text where the code has no symbols."""
+    title, about = " · ".join(step.title for step in steps), "; ".join(dict.fromkeys(step.about for step in steps))
+    try:
+        films = [film_of(step) for step in steps]
+    except Exception as error:    # of a user's code, which need not run on symbols
+        head = Head(title, [step.verdict for step in steps], all(step.fault is None for step in steps), about)
+        why = note(f"The cells of this step are not drawn: {type(error).__name__}: {error}")
+        drawings = [{"code": printed(partial(show_step, step=step), 2000)} for step in steps]
+        return Page(html([head], [Section("step", "Event by event", [why, *drawings])]), f"{title} step by step")
+    about = "; ".join([about, *(f"the cells of {step.title} are not those of its training: {difference}"
+                                for step, (_, difference) in zip(steps, films, strict=True) if difference)])
+    faults = [f"{step.title}: {step.verdict}" for step in steps if step.fault]
+    head = Head(title, faults or [steps[0].verdict], not faults, about)
+    return film_page(head, [panel for panel, _ in films], LEGEND)
+
+
+def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
+    """The film of a step, and the first difference between its run on symbols and the training, or None.
+
+    Raises `UsageError` for too many ranks, and the exception of code that does not run on symbols.
+    """
+    if step.config.ranks > MOST_DRAWN:
+        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, and {step.config.ranks} are too many")
+    contents = contents_of(step.config, LIMIT_SECONDS)
+    beside = [[part.held_bytes for part in event.ranks] for event in step.events]
+    return of_step(step.title, contents, beside), first_difference(contents, step.events)
+
+
+def first_difference(contents: Contents, events: Sequence[StepEvent]) -> str | None:
+    """The first event of a training in which a rank sends or holds other bytes than the same code on symbols."""
+    sent, ends = Counter[tuple[int, int]](), [moment for moment in contents.moments[1:] if moment.ends]
+    names = [[(event.what, event.unit) for event in run] for run in (events, ends)]
+    if names[0] != names[1]:
+        return f"the events of its training are {names[0]}, those of its run on symbols {names[1]}"
+    trained = iter(events)
+    for moment in contents.moments[1:]:
+        for message in moment.messages:
+            sent[message.source, message.to] += contents.sent_bytes(message)
+        for rank, part in enumerate(next(trained).ranks if moment.ends else ()):
+            to = {peer: sent.pop((rank, peer)) for peer in range(contents.size) if (rank, peer) in sent}
+            held, due = ({kind: count for kind, count in held_bytes.items() if kind in MODEL_STATES and count}
+                         for held_bytes in (moment.ranks[rank].held_bytes, part.held_bytes))
+            if (held, to) != (due, part.sent_bytes):
+                return (f"{moment.what} {moment.unit}: rank {rank} of its training holds {due} and sends "
+                        f"{part.sent_bytes} bytes to each rank, its symbols stand for {held} and {to}")
+    return None
 
 
 def show_step(console: Console, step: RecordedStep) -> None:

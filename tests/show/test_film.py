@@ -1,0 +1,168 @@
+"""Films say what was recorded: cells and messages, where a program goes wrong, and stages at the same computation."""
+
+import json
+
+import numpy as np
+import pytest
+
+import zerosim as zs
+from tests.pages import Seen
+from zerosim.collectives import ring
+from zerosim.core.comm import left, right
+from zerosim.core.terms import leaves
+from zerosim.extend import stage
+from zerosim.proofs.contents import contents_of
+from zerosim.proofs.schedule import scheduled
+from zerosim.proofs.subject import subject
+from zerosim.show.film import film, of_schedule, together
+from zerosim.show.recorded import recorded_stage
+from zerosim.show.step import film_of
+from zerosim.stages import STAGES, zero2
+
+
+@pytest.fixture(scope="module")
+def panels():
+    return [film_of(recorded_stage(name, 3))[0] for name in STAGES]
+
+
+def rebuilt(panel):
+    """The cells of every frame of a panel, as `film.js` adds up what changed."""
+    cells = {}
+    for frame in panel["frames"]:
+        cells |= {(rank, cell): content for rank, cell, content in frame["cells"]}
+        yield {place: content for place, content in cells.items() if content}
+
+
+def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
+    """Every cell of every frame: its ranks, its chunk, and that it is empty where nothing is held."""
+    for name in STAGES:
+        step = recorded_stage(name, 3)
+        contents = contents_of(step.config)
+        (data,) = json.loads(json.dumps(film([film_of(step)[0]])))["panels"]
+        for moment, cells in zip(contents.moments, rebuilt(data), strict=True):
+            held = {(rank, cell): content for rank, of in enumerate(moment.ranks)
+                    for cell, content in enumerate(of.cells) if content is not None}
+            assert {*held} == {*cells}
+            for (rank, cell), content in held.items():
+                text, colour, parts, looks = cells[rank, cell]
+                assert colour == cell % 3
+                assert "wrong" not in looks
+                if contents.rows[cell // 3][0] == "gradients":
+                    ranks = [leaf.rank for leaf in leaves(content) if leaf.rank >= 0]
+                    assert parts == ranks
+                    assert text == ("Σ" if len(ranks) == 3 else "+".join(map(str, ranks)))
+                else:
+                    assert (parts or None, "′" in text) == (None, getattr(content, "updates", 0) == 2)
+
+
+def test_stages_beside_each_other_are_at_the_same_computation(panels):
+    """Every frame of every stage is new once, in order; a reduce-scatter is one motion of all four."""
+    steps = [*together(panels)]
+    for number, panel in enumerate(panels):
+        assert [at[number] for _, at, new in steps if new[number]] == [*range(len(panel.frames))]
+    for _, at, new in steps:
+        moved = [panel.frames[place] for panel, place, is_new in zip(panels, at, new, strict=True) if is_new]
+        assert len({frame.passes for frame in moved}) == 1
+    by_words = {}
+    for words, _, new in steps:
+        by_words.setdefault(words, []).append(new)
+    assert by_words["backward layers.1"] == [[True] * 4]
+    assert by_words["reduce-scatter gradients of layers.1, round 2 of 2"] == [[True] * 4]
+    assert by_words["all-gather gradients of layers.1, round 1 of 2"] == [[True, False, False, False]]
+    gathers = [[False, False, False, True]] * 2 + [[False, True, True, False]]
+    assert by_words["all-gather weights of layers.1, round 1 of 2"] == gathers
+
+
+def test_an_all_reduce_is_the_same_motion_in_two_parts(panels):
+    """The chunks that DDP all-gathers as gradients take the ways of Stage I's weights."""
+    ways = [[(source, left % 3, to, into % 3) for frame in panel.frames if frame.words.startswith(words)
+             for source, left, to, into, _, _ in frame.moves]
+            for panel, words in ((panels[0], "all-gather gradients of layers.0"),
+                                 (panels[1], "all-gather weights of layers.0"))]
+    assert ways[0] == ways[1]
+    assert len(ways[0]) == 6
+
+
+def test_bars_of_all_stages_have_one_scale(panels):
+    data = film(panels)
+    longest = max(sum(length for _, length in bars[0][2])
+                  for panel in panels for frame in panel.frames for bars in frame.bars)
+    assert data["longest"]["memory, kB"] == longest
+    assert [panel.frames[-1].bars[0][1][1] for panel in panels] == ["35.1", "35.1", "35.1", "52.6"]
+
+
+def astray_all_reduce(comm, chunks):
+    """The ring, in whose second round rank 2 sends another chunk."""
+    for step in range(comm.size - 1):
+        outgoing = (comm.rank - step - 1 + (step == 1 and comm.rank == 2)) % comm.size
+        comm.exchange(chunks[outgoing], to=right(comm), into=chunks[(comm.rank - step - 2) % comm.size],
+                      source=left(comm), reduce=np.add)
+    ring.all_gather(comm, chunks)
+
+
+def twice_all_reduce(comm, chunks):
+    ring.reduce_scatter(comm, chunks)
+    comm.exchange(chunks[0], to=right(comm), into=chunks[0], source=left(comm), reduce=np.add)
+
+
+def short_reduce_scatter(comm, chunks):
+    comm.exchange(chunks[(comm.rank - 1) % 3], to=right(comm), into=chunks[(comm.rank - 2) % 3], source=left(comm),
+                  reduce=np.add)
+
+
+@pytest.mark.parametrize(("program", "size", "first", "cells"), [
+    (astray_all_reduce, 4, 2, [(3, 0, "2[1]+3")]), (twice_all_reduce, 2, 2, [(0, 0, "1+1+0")]),
+    (short_reduce_scatter, 3, 1, [(0, 0, "0"), (1, 1, "1"), (2, 2, "2")])])
+def test_a_wrong_program_is_red_where_it_goes_wrong(program, size, first, cells):
+    """In the round of the first sum that no result has, and at the end what is missing."""
+    frames = of_schedule(scheduled(subject(program), size)).frames
+    assert [frame.wrong for frame in frames].index(True) == first
+    red = [(rank, place, cell.text) for rank, of in enumerate(frames[first].cells)
+           for place, cell in enumerate(of) if "wrong" in cell.looks]
+    assert red[: len(cells)] == cells
+    assert frames[-1].wrong
+
+
+def test_several_stages_are_one_result(tmp_path):
+    result = zs.show("ddp,zero3", 2)
+    assert result.passed
+    assert result.document["schema"] == "zerosim.steps/1"
+    assert {row["stage"] for row in result.rows()} == {"DDP", "Stage III"}
+    assert [line for line in str(result).splitlines() if line.startswith(("DDP:", "Stage III:"))]
+    result.page().save(str(tmp_path / "page.html"))
+    seen = Seen((tmp_path / "page.html").read_text())
+    assert [panel["title"] for panel in seen.films[0]["panels"]] == ["DDP", "Stage III"]
+    assert "unsafe-eval" not in seen.policy
+    assert seen.loads == []
+
+
+@stage(sharded=("optimizer", "gradients"))
+def halves(replica, batch):
+    reduce = replica.reduce
+    replica.reduce = lambda unit, full: reduce(unit, full * 0.5)
+    return zero2.step(replica, batch)
+
+
+def test_a_step_without_symbols_is_a_page_of_text():
+    seen = Seen(zs.show(halves, 2).page().html)
+    assert seen.films == []
+    assert "The cells of this step are not drawn: CollectiveError: g" in seen.text
+    assert "was multiplied by 0.5: symbols can only be added" in seen.text
+    assert "reduce-scatter layers.0" in seen.text
+    assert "at most 16 ranks are drawn" in Seen(zs.show("zero1", 17).page().html).text
+
+
+@stage(sharded=("optimizer", "gradients"))
+def with_a_message(replica, batch):
+    weights = replica.state.weights[replica.units[0]]
+    into = np.empty_like(weights[:1])
+    replica.comm.exchange(weights[:1], to=right(replica.comm), into=into, source=left(replica.comm))
+    return zero2.step(replica, batch)
+
+
+def test_cells_that_do_not_stand_for_the_training_are_named():
+    """A message of one number, where a symbol is a chunk: the stage passes, and its page says what is not shown."""
+    seen = Seen(zs.show(with_a_message, 2).page().html)
+    assert "PASSED: every bit equal to one process" in seen.text
+    assert "are not those of its training: message : rank 0 of its training holds" in seen.text
+    assert seen.films[0]["steps"][1]["words"] == "message weights of layers.0"

@@ -1,0 +1,427 @@
+"""A step of a stage on symbols: what every rank holds of every chunk, after each round of messages.
+
+    cell      a chunk of a unit's weights, gradient or optimizer state in the memory of a rank
+    element   the number of a chunk: the chunks of all units are counted one after the other
+    moment    a computation, a round of a collective, or the release of arrays; then every rank holds something new
+
+The stage's own code runs with its own collectives, layouts and verbs in the local world. Each unit has one element per
+chunk, and its arrays hold symbols. A rank's gradient is its `Term`, and sums of gradients are trees of terms. An update
+makes a `State` of one update more, which is right only if the gradient was complete and all that it read was right.
+Contents are therefore observed, and not derived from a description of the stage.
+
+Whether the arrays also have the bytes of a training is the caller's to compare: `held_bytes` and `sent_bytes` are what
+these arrays would have with the sizes of the model.
+"""
+
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zerosim.core.allocation import MODEL_STATES, Array, Kind
+from zerosim.core.comm import Communicator, Payload, Reduction
+from zerosim.core.errors import UsageError
+from zerosim.core.precisions import Precision
+from zerosim.core.sharding import Mesh, chunk_length, owned
+from zerosim.core.terms import Blank, Term, leaves
+from zerosim.models.parameters import Parameter
+from zerosim.models.units import Model, Unit
+from zerosim.observe.observed import Observed, observed
+from zerosim.observe.record import Message, Recorder, Recording
+from zerosim.stages.replica import Batch, GradientReduction
+from zerosim.training.build import on_rank
+from zerosim.training.config import Config
+from zerosim.worlds.local import spawn
+
+USES: dict[str, Sequence[Kind]] = {
+    "forward": ("parameters",), "loss": (), "backward": ("parameters", "gradients"), "update": MODEL_STATES}
+"""The computations of a step, and the kinds of states of its unit that each reads or writes."""
+SYMBOLS = Precision("symbols", np.dtype(object), scales_loss=False)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The weights or the optimizer state of an element after so many updates."""
+
+    element: int
+    updates: int
+    right: bool = True
+    """Whether every update had a complete gradient, and read the state of the update before."""
+
+
+class Held(NamedTuple):
+    """The contents of a rank's cells, None where it holds nothing, and the bytes of its arrays by kind."""
+
+    cells: tuple[Any, ...]
+    held_bytes: dict[Kind, int]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What every rank holds after a moment, and the messages that made it.
+
+    `round` counts from 1 in a collective of `rounds`; a computation has one. `freed` says that arrays were released
+    after the event; then there is no round.
+    """
+
+    what: str
+    unit: str
+    round: int
+    rounds: int
+    ranks: list[Held]
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def freed(self) -> bool:
+        return not self.round
+
+    @property
+    def ends(self) -> bool:
+        """Whether its event is over."""
+        return 0 < self.round == self.rounds
+
+    @property
+    def uses(self) -> Sequence[Kind]:
+        """The kinds of states of its unit that a computation reads or writes."""
+        return USES.get(self.what, ()) if self.round else ()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The moments of a step, the first before it begins. A row of cells is a kind and a unit, a column a chunk."""
+
+    size: int
+    units: Sequence[str]
+    sharded: Sequence[Kind]
+    owned: Sequence[Sequence[int]]
+    """The chunks that each rank owns."""
+    slots: Sequence[str]
+    """The slots of the optimizer state."""
+    element_bytes: Sequence[int]
+    updates: int
+    """The number of updates after the step."""
+    moments: list[Moment]
+
+    @cached_property
+    def rows(self) -> list[tuple[Kind, str]]:
+        return [(kind, unit) for kind in MODEL_STATES for unit in self.units]
+
+    def element(self, cell: int) -> int:
+        """The element that belongs in a cell."""
+        return cell % (self.size * len(self.units))
+
+    def wrong(self, cell: int, content: Any) -> bool:
+        """Whether a cell holds what never belongs there: another chunk, a contribution twice, or a wrong update."""
+        if content is None or isinstance(content, Blank):
+            return False
+        if isinstance(content, State):
+            return not content.right or content.element != self.element(cell)
+        terms = [*leaves(content)]
+        return len({*terms}) < len(terms) or any(
+            not isinstance(leaf, Term) or leaf.element != self.element(cell) for leaf in terms)
+
+    def lacks(self, rank: int, cell: int) -> bool:
+        """Whether a rank ends the step without what its stage keeps in a cell: a complete sum, or the last update."""
+        kind, chunk = self.rows[cell // self.size][0], cell % self.size
+        sharded = "optimizer" if kind == "gradients" else kind    # Stage I keeps gradients in full, and reduces its own
+        if sharded in self.sharded and chunk not in self.owned[rank]:
+            return False
+        content = self.moments[-1].ranks[rank].cells[cell]
+        if kind == "gradients":
+            return content is None or not complete(content, self.element(cell), self.size)
+        return not isinstance(content, State) or content.updates != self.updates
+
+    def sent_bytes(self, message: Message) -> int:
+        elements = [self.element(cell) for cell in message.outgoing or message.into]
+        return sum(self.element_bytes[element] for element in elements)
+
+
+STEPS = 2
+"""The last step is recorded, when all states exist; but the first one if it goes wrong."""
+
+
+def complete(content: Any, element: int, size: int) -> bool:
+    """Whether a gradient has the contribution of every rank once.
+
+    >>> complete(Term(1, 5) + Term(0, 5), 5, size=2), complete(Term(1, 5) + Term(1, 5), 5, size=2)
+    (True, False)
+    """
+    return Counter(leaves(content)) == Counter(Term(rank, element) for rank in range(size))
+
+
+@dataclass(eq=False)
+class Memory:
+    """The arrays of one rank that are alive. It allocates them, and finds the cells of an array by its length."""
+
+    size: int
+    firsts: Mapping[str, int]
+    """The first element of each unit."""
+    meshes: Sequence[Mesh]
+    element_bytes: Sequence[int]
+    arrays: list[tuple[weakref.ref[Array], Kind, str]] = field(default_factory=list)
+    between: list[Held] | None = None
+    """What was held before each allocation since the last event; None within one."""
+
+    def __call__(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
+        if self.between is not None:
+            self.between.append(self.held())
+        array = np.empty(shape, object)
+        array[...] = Blank(-1)
+        self.arrays.append((weakref.ref(array), kind, owner))
+        return array
+
+    def alive(self) -> Iterator[tuple[Array, Kind, str, int]]:
+        """The arrays of model states, each with the first cell that it fills."""
+        self.arrays = [entry for entry in self.arrays if entry[0]() is not None]
+        for reference, kind, owner in self.arrays:
+            array = reference()
+            if array is None or owner not in self.firsts or kind not in MODEL_STATES:
+                continue
+            starts = {self.size: 0} | {of.length: of.first for of in (owned(self.size, mesh) for mesh in self.meshes)}
+            if array.size in starts:
+                row = MODEL_STATES.index(kind) * len(self.element_bytes) + self.firsts[owner]
+                yield array, kind, owner, row + starts[array.size]
+
+    def held(self) -> Held:
+        """What the rank holds now; of several arrays with a cell, a wrong content, or else the latest."""
+        contents, held_bytes = defaultdict[int, list[Any]](list), Counter[Kind]()
+        for array, kind, owner, first in self.alive():
+            held_bytes[kind] += array.size * self.element_bytes[self.firsts[owner]]
+            for place, content in enumerate(array.tolist()):
+                contents[first + place].append(content)
+        cells = [None] * (len(MODEL_STATES) * len(self.element_bytes))
+        return Held(tuple(shown(contents[cell]) if cell in contents else None for cell in range(len(cells))),
+                    dict(held_bytes))
+
+    def place(self, payload: Payload) -> range:
+        """The cells of which an array is a view."""
+        root: Any = payload
+        while isinstance(getattr(root, "base", None), np.ndarray):
+            root = root.base
+        for array, _, _, first in self.alive():
+            if array is root and isinstance(payload, np.ndarray) and payload.size:
+                start = first + (payload.ctypes.data - array.ctypes.data) // array.itemsize
+                return range(start, start + payload.size)
+        return range(0)
+
+
+def shown(contents: Sequence[Any]) -> Any:
+    """The content to be shown of those of several arrays."""
+    filled = [content for content in contents if not isinstance(content, Blank)]
+    states = [content for content in filled if isinstance(content, State)]
+    if states:
+        return min(states, key=lambda state: (state.right, -state.updates))
+    return max(filled, key=lambda content: len([*leaves(content)]), default=contents[0])
+
+
+@dataclass
+class Event:
+    """A computation, a collective or the rest between steps, with the recording of all ranks; before it, what they held
+    after the releases since the event before."""
+
+    what: str
+    unit: str
+    recording: Recording
+    before: dict[int, Held] = field(default_factory=dict)
+
+
+class StepRecorder(Recorder):
+    """One rank's part of a step: each of its events is a recording of its own, shared by all ranks."""
+
+    def __init__(self, rank: int, memory: Memory, events: list[Event]) -> None:
+        super().__init__(rank, None, Recording(0), "")
+        self.memory, self.events, self.records = memory, events, False
+        self._depth, self._number, self._alone = 0, 0, False
+
+    def held(self) -> tuple[Any, ...]:
+        return self.memory.held()
+
+    def place(self, payload: Payload) -> range:
+        return self.memory.place(payload)
+
+    def began(self, name: str, owner: str) -> None:
+        self._depth += 1
+        if not self.records or self._depth > 1:
+            return
+        if self._number == len(self.events):
+            size = self.memory.size
+            self.events.append(Event(name, owner, Recording(size, vectors=[[] for _ in range(size)])))
+        event = self.events[self._number]
+        if (event.what, event.unit) != (name, owner):
+            raise UsageError(f"rank {self.rank} does {name} {owner} where another rank does {event.what} {event.unit}")
+        now, self.recording = self.memory.held(), event.recording
+        self._round, self._sent, self._next_arrival = 0, 0, 1
+        event.before[self.rank] = min(
+            [*(self.memory.between or ()), now], key=lambda held: sum(held.held_bytes.values()))
+        self.memory.between = None
+        self.recording.vectors[self.rank].append((0, now))
+
+    def ended(self, name: str, owner: str) -> None:
+        self._depth -= 1
+        if self.records and not self._depth:
+            self.recording.vectors[self.rank].append((self._round, self.held()))
+            self.memory.between = []
+            self._number += 1
+
+    computing, computed = began, ended
+
+    def sending(self, outgoing: Payload, to: int) -> None:
+        if self._within():
+            super().sending(outgoing, to)
+
+    def receiving(self, into: Payload, source: int) -> None:
+        if self._within():
+            super().receiving(into, source)
+
+    def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
+        if self.records:
+            super().received(into, source, reduce)
+            self._end_alone()
+
+    def sent(self, outgoing: Payload, to: int) -> None:
+        if self.records:
+            super().sent(outgoing, to)
+            self._end_alone()
+
+    def _within(self) -> bool:
+        """Whether a message is recorded; outside of a collective it is an event of its own."""
+        if self.records and not self._depth:
+            self.began("message", "")
+            self._alone = True
+        return self.records
+
+    def _end_alone(self) -> None:
+        if self._alone and not self._begun:
+            self._alone = False
+            self.ended("message", "")
+
+
+@dataclass(eq=False)
+class SymbolTape:
+    """A tape on symbols: a rank's gradient of an element is its term, if all weights that it read were right."""
+
+    rank: int
+    updates: int
+    memory: Memory
+    loss_scale: float = 1.0
+    first_micro_batch: int = 0
+
+    def forward(self, unit: Unit, weights: Array, activations: list[bool]) -> list[bool]:
+        return [right and self._reads(unit, weights) for right in activations]
+
+    def recompute(self, unit: Unit, weights: Array) -> None: ...
+
+    def loss(self, name: str, outputs: list[bool], targets: Any, samples: int, total: Any = None) -> Any:
+        return total, [*outputs]
+
+    def backward(self, unit: Unit, weights: Array, upstreams: list[bool], earlier: Any = None) -> Any:
+        total, first = earlier.pop(unit, None) if earlier else None, self.memory.firsts[unit.name]
+        inputs = [right and self._reads(unit, weights) for right in upstreams]
+        for right in inputs:
+            gradient = self.memory(self.memory.size, object, kind="gradients", owner=unit.name)
+            gradient[:] = [(Term if right else Blank)(self.rank, first + chunk) for chunk in range(len(gradient))]
+            total = gradient if total is None else total + gradient
+            del gradient
+        upstreams.clear()
+        return inputs, total
+
+    def _reads(self, unit: Unit, weights: Array) -> bool:
+        first = self.memory.firsts[unit.name]
+        return [*weights] == [State(first + chunk, self.updates) for chunk in range(self.memory.size)]
+
+
+@dataclass(eq=False)
+class SymbolUpdates:
+    """An update rule on symbols with the slots of an optimizer."""
+
+    size: int
+    firsts: Mapping[str, int]
+    slots: Sequence[str]
+    precision = SYMBOLS
+
+    def update(
+        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, count: int,
+        **about: Any,
+    ) -> None:
+        first = self.firsts[unit.name] + start
+        for place, total in enumerate(gradient):
+            read = [weights[place], *(slot[place] for slot in state.values())]
+            right = {*read} == {State(first + place, count - 1)} and complete(total, first + place, self.size)
+            for array in (weights, *state.values()):
+                array[place] = State(first + place, count, right)
+
+
+def contents_of(config: Config, limit_seconds: float | None = None, steps: int = STEPS) -> Contents:
+    """The contents of every rank in the last of so many steps of a row, or in an earlier one that goes wrong.
+
+    Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols.
+    """
+    size, units = config.ranks, config.model.units
+    names = [unit.name for unit in units]
+    meshes = [[mesh for mesh in (config.mesh_of(rank), config.secondary_of(rank)) if mesh] for rank in range(size)]
+    firsts = {name: size * number for number, name in enumerate(names)}
+    element_bytes = [chunk_length(unit.count, size) * config.precision.state.itemsize
+                     for unit in units for _ in range(size)]
+    on_symbols, events = replace(config, model=of_symbols(config.model, size)), list[Event]()
+
+    def program(comm: Communicator) -> None:
+        memory = Memory(size, firsts, meshes[comm.rank], element_bytes)
+        recorder = StepRecorder(comm.rank, memory, events)
+        here = Observed(comm, recorder)
+        replica, step, _ = on_rank(on_symbols, here, memory)
+        rule: Any = SymbolUpdates(size, firsts, config.rule.slots)
+        replica.rule = observed(rule, [recorder], update="update")
+        replica.reduction, replica.param_dtype = GradientReduction(wire=SYMBOLS.weights), SYMBOLS.weights
+        replica.begin(lambda unit: np.array([State(firsts[unit.name] + chunk, 0) for chunk in range(size)]))
+        for unit, slots in replica.state.optimizer.items():
+            first = firsts[unit.name] + replica.state.layouts.of(unit, "optimizer").start
+            for slot in slots.values():
+                slot[:] = [State(first + place, 0) for place in range(len(slot))]
+        inputs: Any = [True]
+        for number in range(1, steps + 1):
+            recorder.records = number == steps
+            rest(recorder)
+            tape: Any = SymbolTape(comm.rank, number - 1, memory)
+            replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
+            step(Batch(number, inputs, inputs, samples=size, first=comm.rank))
+        rest(recorder)
+
+    spawn(program, size, limit_seconds=limit_seconds)
+    contents = Contents(size, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes], config.rule.slots,
+                        element_bytes, steps, [*moments_of(events, size)])
+    began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks
+                      for cell, content in enumerate(held.cells))
+    return contents_of(config, limit_seconds, steps - 1) if began_wrong and steps > 1 else contents
+
+
+def rest(recorder: StepRecorder) -> None:
+    recorder.began("between steps", "")
+    recorder.ended("between steps", "")
+
+
+def of_symbols(model: Model, size: int) -> Model:
+    """The model whose units have one element for each of `size` chunks, and the names of its own."""
+    def fill(random: np.random.Generator, array: Array) -> None: ...
+
+    chunks = Parameter("chunks", (size,), fill)
+    return replace(model, units=tuple(replace(unit, computations={}, layers=tuple(
+        replace(layer, borrows=(), parameters=(chunks,) * (not number)) for number, layer in enumerate(unit.layers)))
+        for unit in model.units))
+
+
+def moments_of(events: Sequence[Event], size: int) -> Iterator[Moment]:
+    """The moments of recorded events."""
+    last: list[Any] = []
+    for event in events:
+        if last and any(event.before[rank].held_bytes != held.held_bytes for rank, held in enumerate(last)):
+            yield Moment(event.what, event.unit, 0, 0, [event.before[rank] for rank in range(size)])
+        rounds = max(event.recording.rounds, 1)
+        for number in range(1, rounds + 1):
+            last = [event.recording.holds(rank, number) for rank in range(size)]
+            messages = [message for message in event.recording.messages if message.round == number]
+            yield Moment(event.what, event.unit, number, rounds, last, sorted(messages, key=lambda sent: sent.to))

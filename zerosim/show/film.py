@@ -1,0 +1,317 @@
+"""A recorded run as a film: what every rank holds, frame by frame, and the messages between. Pages step through it.
+
+    panel    one run: a column for each rank, and in it a row of cells for each kind and unit, or for each chunk
+    frame    what the ranks hold after a round of messages, a computation or a release
+    cell     a chunk in a rank's memory: its colour is the chunk's, its parts are the ranks whose contributions it has
+    step     of a page: a frame of each panel; runs beside each other are at the same computation
+
+`film.js` draws this data and knows neither collectives nor stages.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+from zerosim.core.allocation import MODEL_STATES
+from zerosim.core.terms import Sum, Term, leaves
+from zerosim.core.words import joined
+from zerosim.observe.ledger import MEMORY_KINDS
+from zerosim.proofs.case import expected_terms
+from zerosim.proofs.contents import USES, Contents, Moment, State
+from zerosim.proofs.schedule import Cell as ScheduleCell
+from zerosim.proofs.schedule import Schedule, abbreviated, chunks_of
+from zerosim.show.columns import KIND_NAMES, KIND_WORDS
+from zerosim.show.page import Head, Section, html
+from zerosim.show.shown import Page
+
+KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
+FEW = 4
+"""The most ranks whose sums in a collective are written out."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A drawn cell: its text, the number of its colour, the ranks whose contributions it has (None: it is no sum), and
+    its looks: `blank` allocated and not filled, `outside` of the vector, `new`, `done` complete, `wrong`.
+    """
+
+    text: str
+    colour: int
+    parts: tuple[int, ...] | None = None
+    looks: tuple[str, ...] = ()
+
+
+Move = tuple[int, int, int, int, bool, Cell | None]
+"""A chunk of a message: its rank and cell at the sender, those at the receiver, whether it is added there, and itself.
+"""
+Bar = tuple[str, str, list[tuple[str, int]]]
+"""A bar of a rank: its name, its figure, and its parts, each a kind and its length."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all ranks hold, and the messages and the computation that led to it."""
+
+    words: str
+    cells: list[list[Cell | None]]
+    moves: list[Move] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    """A line for each message."""
+    uses: Sequence[int] = ()
+    """The rows that the computation uses."""
+    bars: Sequence[Sequence[Bar]] = ()
+    begins: bool = True
+    """Whether it is the first frame of its event."""
+    passes: int = 0
+    """The number of computations before it."""
+
+    @property
+    def wrong(self) -> bool:
+        return any(cell is not None and "wrong" in cell.looks for cells in self.cells for cell in cells)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A run: its rows, each with its group and its name, and the number of cells that a rank has in a row."""
+
+    title: str
+    rows: Sequence[tuple[str, str]]
+    across: int
+    frames: Sequence[Frame]
+
+
+def looking(**looks: bool) -> tuple[str, ...]:
+    return tuple(look for look, holds in looks.items() if holds)
+
+
+# Collectives.
+
+
+def of_schedule(schedule: Schedule) -> Panel:
+    """The film of a collective: a row for each chunk, a frame for each state."""
+    red, sums, sent = wrong_cells(schedule), schedule.subject.kind.reducing, Counter[int]()
+    unit, frames = "chunks" if schedule.chunks > 1 else "vectors", list[Frame]()
+
+    def drawn(state: int, rank: int, cell: ScheduleCell) -> Cell:
+        terms = [leaf for leaf in leaves(cell.holds) if isinstance(leaf, Term)]
+        ranks, added = tuple(term.rank for term in terms), sums and len({term.element for term in terms}) == 1
+        colour = (terms[0].element if schedule.chunks > 1 else terms[0].rank) if terms else cell.place
+        short = "✓" if cell.complete else abbreviated(ranks, "+", 2)
+        text = cell.text if schedule.size <= FEW or not added else short
+        return Cell(text, colour, ranks if added else None, looking(
+            blank=not terms, outside=cell.outside, new=0 < cell.since == state, done=cell.complete,
+            wrong=(state, rank, cell.place) in red))
+
+    for state, vectors in enumerate(schedule.states):
+        moves, notes = list[Move](), list[str]()
+        for message in (message for message in schedule.messages if message.round == state):
+            chunks = chunks_of(message.carried)
+            sent[message.source] += len(message.carried)
+            notes.append(note_of(message.source, message.to, schedule.place_name(*chunks), message.reduced))
+            moves += [(message.source, left, message.to, reached, message.reduced, drawn(-1, 0, ScheduleCell(
+                carried, left, 0))) for left, reached, carried in zip(
+                message.outgoing or chunks or [0], message.into or chunks or [0], message.carried or [None],
+                strict=False)]
+        heading = schedule.heading(state)
+        cells: list[list[Cell | None]] = [
+            [*(drawn(state, rank, cell) for cell in vector)] or [None] for rank, vector in enumerate(vectors)]
+        frames.append(Frame(
+            f"{heading} of {schedule.rounds}" if heading.startswith("round") else heading, cells, moves, notes,
+            bars=[[(f"{unit} sent", str(sent[rank]), [("sent", sent[rank])])] for rank in range(schedule.size)]))
+    rows = [("", schedule.place_name(place)) for place in range(schedule.chunks)] or [("", schedule.place_name())]
+    return Panel(schedule.title, rows, 1, frames)
+
+
+def note_of(source: int, to: int, chunks: str, reduced: bool) -> str:
+    return f"{source} → {to}: {chunks}{', added' * reduced}"
+
+
+def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
+    """The states, ranks and places of wrong contents.
+
+    A sum that has a contribution twice, or two chunks, is wrong as long as it is there. Of what differs from the result
+    at the end, what the result never contains is wrong since its arrival, what is only incomplete at the end.
+    """
+    last = len(schedule.states) - 1
+    red = {(state, rank, cell.place) for state, vectors in enumerate(schedule.states)
+           for rank, cells in enumerate(vectors) for cell in cells
+           if isinstance(cell.holds, Sum) and not added_once(cell.holds)}
+    due = expected_terms(schedule.subject.kind, schedule.size, schedule.chunks, schedule.root)
+    for (rank, place), terms in due.items():
+        cell = schedule.states[last][rank][place]
+        held, expected = Counter[Any](leaves(cell.holds)), Counter[Any](terms)
+        if held != expected:
+            first = cell.since if held - expected and cell.since else last
+            red |= {(state, rank, place) for state in range(first, last + 1)}
+    return red
+
+
+def added_once(total: Sum) -> bool:
+    """Whether a sum has contributions of ranks to one element, each once."""
+    terms = [leaf for leaf in leaves(total) if isinstance(leaf, Term)]
+    return len({*terms}) == len([*leaves(total)]) and len({term.element for term in terms}) == 1
+
+
+# Stages.
+
+
+def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[str, int]]]) -> Panel:
+    """The film of a step: a row for each kind of state and unit, in which a rank has a cell for each chunk.
+
+    `trained` are the bytes of all kinds that each rank held after each event of a training.
+    """
+    frames, sent, events, passes = list[Frame](), Counter[int](), 0, 0
+    for number, moment in enumerate(contents.moments):
+        for message in moment.messages:
+            sent[message.source] += contents.sent_bytes(message)
+        last = number == len(contents.moments) - 1
+        events += number > 0 and moment.ends
+        others = trained[events - 1] if events else [{}] * contents.size
+        frames.append(Frame(
+            words_of(contents, moment, contents.moments[max(number - 1, 0)]),
+            [[drawn_state(contents, cell, content, last and contents.lacks(rank, cell))
+              for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)],
+            *moves_of(contents, moment),
+            [row for row, (kind, unit) in enumerate(contents.rows) if unit == moment.unit and kind in moment.uses],
+            [memory_bars(held.held_bytes, others[rank], sent[rank]) for rank, held in enumerate(moment.ranks)],
+            moment.round <= 1, passes))
+        passes += moment.what in USES and moment.ends
+    return Panel(title, [(KIND_NAMES[kind], unit) for kind, unit in contents.rows], contents.size, frames)
+
+
+def memory_bars(held: Mapping[Any, int], trained: Mapping[str, int], sent: int) -> list[Bar]:
+    """A rank's bars of memory and of bytes sent; the bytes of activations and buffers are those of a training."""
+    parts = [(kind, (held if kind in MODEL_STATES else trained).get(kind, 0)) for kind in MEMORY_KINDS]
+    return [("memory, kB", f"{sum(count for _, count in parts) / 1e3:.1f}",
+             [(KIND_NAMES[kind], count) for kind, count in parts]),
+            ("sent, kB", f"{sent / 1e3:.1f}", [("sent", sent)])]
+
+
+def drawn_state(contents: Contents, cell: int, content: Any, lacks: bool = False) -> Cell | None:
+    """A cell of a step; it is also wrong if it `lacks` something at the end of the step."""
+    if content is None and not lacks:
+        return None
+    kind, wrong = contents.rows[cell // contents.size][0], lacks or contents.wrong(cell, content)
+    if isinstance(content, State):
+        new = content.updates == contents.updates
+        letters = ["w"] if kind == "parameters" else [slot[0] for slot in contents.slots]
+        return Cell(" ".join(letter + "′" * new for letter in letters), content.element % contents.size, None,
+                    looking(new=new, wrong=wrong))
+    terms = [leaf for leaf in leaves(content) if isinstance(leaf, Term)]
+    ranks, done = tuple(term.rank for term in terms), not wrong and len(terms) == contents.size
+    colour = (terms[0].element if terms else cell) % contents.size
+    return Cell("Σ" if done else abbreviated(ranks, "+", 2), colour, ranks,
+                looking(blank=not terms, done=done, wrong=wrong))
+
+
+def words_of(contents: Contents, moment: Moment, before: Moment) -> str:
+    """A frame of a step in words."""
+    def named(cells: set[int]) -> str:
+        rows = dict.fromkeys(contents.rows[cell // contents.size] for cell in sorted(cells))
+        by_kind = {kind: [unit for other, unit in rows if other == kind] for kind, _ in rows}
+        return joined([f"{KIND_WORDS[kind]} of {joined(units) if len(units) < len(contents.units) else 'all units'}"
+                       for kind, units in by_kind.items()])
+
+    if moment.freed:
+        lost = {cell for old, new in zip(before.ranks, moment.ranks, strict=True) for cell, (was, now) in enumerate(
+            zip(old.cells, new.cells, strict=True)) if was is not None and now is None}
+        return f"free {named(lost)}" if lost else "free arrays"
+    if moment.what == "between steps":
+        return "after the step" if moment is contents.moments[-1] else "before the step"
+    moved = {cell for message in moment.messages for cell in message.outgoing}
+    words = f"{moment.what.replace('_', '-')} {named(moved) if moved else moment.unit}".strip()
+    return f"{words}, round {moment.round} of {moment.rounds}" if moment.rounds > 1 else words
+
+
+def moves_of(contents: Contents, moment: Moment) -> tuple[list[Move], list[str]]:
+    """The chunks that move in a moment, and a line for each message."""
+    moves, notes = list[Move](), list[str]()
+    for message in moment.messages:
+        outgoing = message.outgoing or message.into
+        moves += [(message.source, left, message.to, reached, message.reduced, drawn_state(contents, left, carried))
+                  for left, reached, carried in zip(outgoing, message.into or outgoing, message.carried, strict=False)]
+        chunks = abbreviated([cell % contents.size for cell in outgoing], ",")
+        notes.append(note_of(message.source, message.to, f"chunk {chunks}", message.reduced))
+    return moves, notes
+
+
+# Pages.
+
+
+def film_page(head: Head, panels: Sequence[Panel], legend: str, first: int = 0) -> Page:
+    """The page of one run, or of several beside each other; it opens at step `first`."""
+    block = {"film": film(panels, first), "about": f"{head.title}, step by step", "legend": f"{KEYS}. {legend}",
+             "numbers": [numbers(panel) for panel in panels]}
+    return Page(html([head], [Section("film", "Step by step", [block])]), f"{head.title} step by step")
+
+
+def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
+    """The data that `film.js` draws, in JSON's own types: of each frame only the cells that changed."""
+    longest = Counter[str]()
+    for name, _, parts in (bar for panel in panels for frame in panel.frames for bars in frame.bars for bar in bars):
+        longest[name] = max(longest[name], sum(length for _, length in parts), 1)
+    return {"first": first, "longest": longest, "panels": [{
+        "title": panel.title, "rows": panel.rows, "across": panel.across, "ranks": len(panel.frames[0].cells),
+        "frames": [{
+            "words": frame.words, "moves": [(*move, plain(cell)) for *move, cell in frame.moves], "uses": frame.uses,
+            "bars": frame.bars,
+            "cells": [[rank, place, plain(cell)]
+                      for rank, cells in enumerate(frame.cells) for place, cell in enumerate(cells)
+                      if not number or panel.frames[number - 1].cells[rank][place] != cell],
+        } for number, frame in enumerate(panel.frames)],
+    } for panel in panels], "steps": [step_of(panels, *step) for step in together(panels)]}
+
+
+def plain(cell: Cell | None) -> list[Any] | None:
+    return None if cell is None else [cell.text, cell.colour, cell.parts, " ".join(cell.looks)]
+
+
+def step_of(panels: Sequence[Panel], words: str, at: Sequence[int], new: Sequence[bool]) -> dict[str, Any]:
+    """A step of a page: its words, the frame of each panel, and whether that is `new` or the panel waits."""
+    frames = [panel.frames[place] for panel, place in zip(panels, at, strict=True)]
+    fresh = [(panel.title, frame) for panel, frame, is_new in zip(panels, frames, new, strict=True) if is_new]
+    return {
+        "words": words if all(new) else f"{joined([title for title, _ in fresh])}: {words}", "at": at, "new": new,
+        "notes": frames[0].notes if len(panels) == 1 else (), "begins": any(frame.begins for _, frame in fresh),
+        "wrong": any(frame.wrong for frame in frames)}
+
+
+def together(panels: Sequence[Panel]) -> Iterator[tuple[str, list[int], list[bool]]]:
+    """The steps of a page: their words, the frame of each panel, and whether it is a new one of that panel.
+
+    All panels are at the same computation. Between two of them, frames with the same words are in one step, and a panel
+    without such a frame waits.
+    """
+    at = [0] * len(panels)
+    for passes in range(1 + max(panel.frames[-1].passes for panel in panels)):
+        parts = [[(number, frame.words) for number, frame in enumerate(panel.frames) if frame.passes == passes]
+                 for panel in panels]
+        for words in merged([[of_frame for _, of_frame in part] for part in parts]):
+            new = [bool(part) and part[0][1] == words for part in parts]
+            at = [part.pop(0)[0] if is_new else place for place, is_new, part in zip(at, new, parts, strict=True)]
+            yield words, at, new
+
+
+def merged(lists: Sequence[Sequence[str]]) -> list[str]:
+    """All words, those of each list in its order; runs that lists share are once in it.
+
+    >>> merged([["reduce", "gather", "forward"], ["free", "reduce", "forward"]])
+    ['free', 'reduce', 'gather', 'forward']
+    """
+    words: list[str] = []
+    for wanted in lists:
+        runs = SequenceMatcher(None, words, wanted, autojunk=False).get_opcodes()
+        words = [word for what, first, last, begin, end in runs
+                 for word in [*words[first:last], *(wanted[begin:end] if what != "equal" else ())]]
+    return words
+
+
+def numbers(panel: Panel) -> dict[str, Any]:
+    """The film as a table: a line for each frame, with its messages and the bars of every rank."""
+    ranks = [f"rank {rank}" for rank in range(len(panel.frames[0].cells))]
+    return {"heads": [panel.title, "messages", *ranks], "rows": [
+        [frame.words, "; ".join(frame.notes),
+         *("; ".join(f"{name}: {figure}" for name, figure, _ in bars) for bars in frame.bars)]
+        for frame in panel.frames]}
