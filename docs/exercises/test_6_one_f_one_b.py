@@ -14,7 +14,17 @@ def test_the_schedule_is_1f1b(ranks, micro_batches):
     for rank, passes in enumerate(found):
         for what in "FB":
             numbers = [number for kind, number in passes if kind == what]
-            assert numbers == [*range(micro_batches)], f"rank {rank} runs {what} of {numbers}"
+            assert numbers == [*range(micro_batches)], (
+                f"rank {rank} of {ranks} runs {what} of micro-batches {numbers}; each is due once, in order")
+        warm = min(ranks - 1 - rank, micro_batches)
+        forwards = [kind for kind, _ in passes].index("B")
+        assert forwards == min(warm + 1, micro_batches), (
+            f"rank {rank} of {ranks} runs {forwards} forwards before its first backward; {warm} to warm up, and then "
+            "one forward, one backward")
     slots = [[Slot(what, number, 0) for what, number in passes] for passes in found]
-    assert [held(each) for each in slots] == [held_due("1f1b", rank, ranks, micro_batches) for rank in range(ranks)]
-    assert bubble(slots) == bubble_due(ranks, micro_batches)
+    for rank, own in enumerate(slots):
+        due = held_due("1f1b", rank, ranks, micro_batches)
+        assert held(own) == due, (f"rank {rank} of {ranks} holds activations of {held(own)} micro-batches at a time; "
+                                  f"1F1B holds {due}: a backward follows each forward")
+    assert bubble(slots) == bubble_due(ranks, micro_batches), (
+        f"{bubble(slots)} of the step of {ranks} ranks is bubble; {bubble_due(ranks, micro_batches)} is due")

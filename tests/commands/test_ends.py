@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -12,9 +13,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from tests.commands.test_refusals import SMALL
+from zerosim.commands import run as running
 from zerosim.commands.cli import COMMANDS, main
 from zerosim.core import files
 from zerosim.core.errors import Deadlock, ScenarioError, UsageError
@@ -49,6 +52,53 @@ def test_names_of_rows_are_no_markup_and_a_title_moves_no_cursor(capsys):
     printed = capsys.readouterr()
     assert "[/bold] [red]x[/red]" in printed.err
     assert "\x1b" not in printed.out + printed.err
+
+
+def test_a_long_run_says_how_long_it_will_take(monkeypatch):
+    now = iter(range(0, 100, 3))
+    monkeypatch.setattr(running, "monotonic", lambda: float(next(now)))
+    file = io.StringIO()
+    plain = running.Plain(Console(file=file, width=80), trainings=2)
+    plain.begin("DDP", 10)
+    for step in range(1, 11):
+        plain.step(step, 0.5)
+    lines = file.getvalue().splitlines()
+    assert lines[0].split() == ["DDP", "step", "1/10", "loss", "0.5000"]
+    assert [line[13:23] for line in lines] == [f"step {step:2}/10" for step in (1, 3, 5, 6, 8, 10)]
+    assert lines[1].endswith("loss 0.5000   15% of all, 51 s left")
+    assert not lines[3].endswith("left")
+
+
+def test_a_live_run_has_a_bar_for_all(monkeypatch):
+    live = running.LiveProgress(Console(file=io.StringIO(), width=80), trainings=2)
+    for title in ("one process", "DDP"):
+        live.begin(title, 3)
+        for step in (1, 2, 3):
+            live.step(step, 0.5)
+    live.end()
+    everything, last = live._bars.tasks
+    assert (everything.total, everything.completed, last.description, last.completed) == (6, 6, "DDP", 3)
+
+
+def test_completion_knows_commands_flags_and_scenarios(capsys):
+    assert main(["completion"]) == 0
+    script = capsys.readouterr().out
+    ask = f'{script}\nCOMP_WORDS=(zerosim $1 $2); COMP_CWORD=$#; _zerosim x "${{@: -1}}"; echo "${{COMPREPLY[@]}}"'
+
+    def completed(*words):
+        command = ["bash", "-c", ask, "x", *words]
+        return subprocess.run(command, text=True, capture_output=True, check=True).stdout.split()
+
+    assert completed("pr") == ["prove"]
+    assert completed("run", "--che") == ["--checkpoint"]
+    assert completed("plan", "mpt") == ["mpt_7b"]
+
+
+def test_the_first_commands_name_files_that_are_there(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([])
+    for path in re.findall(r"\S+\.(?:py|json)\b", capsys.readouterr().err):
+        assert Path(path).is_file(), path
 
 
 def test_closed_streams_change_no_exit_code():

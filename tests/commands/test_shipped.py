@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.test_documents import dead_links
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural
@@ -170,3 +171,16 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     for page in (tmp_path / "read").glob("lessons/*.md"):
         pictures = re.findall(r"\]\((\.\./pictures/[^)]+)\)", page.read_text())
         assert [picture for picture in pictures if not (page.parent / picture).exists()] == []
+
+
+def test_links_of_copied_pages_lead_to_copies_or_into_the_package(tmp_path, capsys):
+    for command in ("lessons", "exercises"):
+        assert main([command, str(tmp_path / command)]) == 0
+    pages = [*tmp_path.rglob("*.md")]
+    assert {page.name: dead for page in pages if (dead := dead_links(page, page.read_text()))} == {}
+    lesson = (tmp_path / "lessons/lessons/2_zero.md").read_text()
+    assert "](1_all_reduce.md)" in lesson
+    assert re.search(r"\]\(/\S+/zerosim/stages/zero3\.py\)", lesson)
+    source = shipped.HERE / "docs/README.md"
+    assert shipped.relinked("[a](no.md) [`[[b]]`](use.md#x) ![c](no.svg)", source, Path("out/README.md"),
+                            {"docs/use.md": Path("out/use.md")}) == "a [`[[b]]`](use.md#x) ![c](no.svg)"

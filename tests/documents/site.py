@@ -11,11 +11,16 @@ a worker for such pages from a CDN, unless one of that name is there: `site_work
 """
 
 import argparse
+import ast
 import contextlib
+import dataclasses
+import importlib
+import inspect
 import io
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from zerosim.commands.cli import COMMANDS
@@ -25,12 +30,17 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
     "*.md", "docs/**/*.md", "scenarios/**/*.md", "zerosim/scenario/data/README.md",
     "tests/accuracy/tables/README.md")
-MODULES = (
-    "zerosim", "zerosim.proofs", "zerosim.collectives", "zerosim.core.comm",
-    "zerosim.extend", "zerosim.proofs.laws")
+MODULES = ("zerosim", "zerosim.comm", "zerosim.extend", "zerosim.testing")
+"""The modules that users import; the page of the API has their `__all__` and nothing else."""
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+MOST_COLUMNS = 100
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")
+
+
+DARK = {"white": "#1e2129", "#000": "#e3e5e8", "#1c1c1c": "#f5f5f5"}
+"""The ground and the inks of pictures in the dark scheme; all other colours have a meaning and stay."""
 
 
 def printed(*words):
@@ -48,8 +58,46 @@ def commands():
 
 
 def api():
-    """The page of the API: names, types and docstrings of the public modules."""
-    return "# API\n\n" + "\n".join(f"::: {module}\n" for module in MODULES)
+    """The page of the API: signatures and docstrings of the public names, each where it is first public."""
+    seen, parts = set(), []
+    for module in map(importlib.import_module, MODULES):
+        parts.append(f"## {module.__name__}\n\n{fenced(inspect.getdoc(module))}\n")
+        for name in sorted(module.__all__, key=str.lower):
+            value = getattr(module, name)
+            if id(value) not in seen and (inspect.isclass(value) or inspect.isroutine(value)):
+                seen.add(id(value))
+                parts.append(entry(f"{module.__name__}.{name}", value))
+    return "# API\n\n" + "\n".join(parts)
+
+
+def entry(name, value):
+    """A class with its public methods, or a function."""
+    own = [method for key, method in vars(value).items() if key[0] != "_" and inspect.isfunction(method)
+           and method.__doc__] if inspect.isclass(value) else []
+    methods = "".join(f"\n{signature(method.__name__, method)}\n{fenced(inspect.getdoc(method))}\n" for method in own)
+    return f"### {name}\n\n{signature(name, value)}\n{fenced(inspect.getdoc(value))}\n{methods}"
+
+
+def signature(name, value):
+    """A call with its parameters as its source has them, one on a line if the line would be long."""
+    if dataclasses.is_dataclass(value):
+        fields = "".join(f"    {field.name}{'' if field.default is dataclasses.MISSING else f'={field.default!r}'},\n"
+                         for field in dataclasses.fields(value) if field.init)
+        return f"```python\n{name}(\n{fields})\n```\n"
+    made = inspect.getattr_static(value, "__init__", None) if inspect.isclass(value) else value
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(made))).body
+    except (TypeError, OSError, SyntaxError, ValueError):
+        return ""
+    words = f"{name}({ast.unparse(function.args).removeprefix('self, ')})"
+    if len(words) > MOST_COLUMNS:
+        words = re.sub(r"(?<=[\w\]'\"]), (?=\*?\*?\w+(:|=|,|\)|$)|\*,)", ",\n    ", words).replace("(", "(\n    ", 1)
+    return f"```python\n{words}\n```\n"
+
+
+def fenced(docstring):
+    """A docstring whose examples are blocks of code, which Markdown would otherwise read as quotations."""
+    return EXAMPLE.sub(lambda found: f"\n```pycon\n{found[0]}\n```\n", docstring or "")
 
 
 def operations():
@@ -68,8 +116,17 @@ def gathered(page, folder):
         place = folder / target.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(target, place)
+        if found[1] and target.suffix == ".svg":
+            place.with_suffix(".dark.svg").write_text(dark(target.read_text()))
+            other = found[3].removesuffix(".svg") + ".dark.svg"
+            return f"![{found[2]}]({found[3]}#only-light)![{found[2]}]({other}#only-dark)"
         return found[0]
-    return LINK.sub(link, page.read_text())
+    return LINK.sub(link, page.read_text()).replace("<details>", '<details markdown="1">')
+
+
+def dark(picture):
+    """An SVG for the dark scheme."""
+    return re.sub(r'(?<=fill=")(white|#000|#1c1c1c)(?=")', lambda found: DARK[found[0]], picture)
 
 
 def gather(folder):

@@ -42,5 +42,6 @@ def test_a_link_and_a_path_that_lead_nowhere_are_seen():
 
 def test_contributing_has_every_make_target():
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    listed = re.findall(r"^\| `make ([\w-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`make .*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"`make ([\w-]+)`", " ".join(rows))
     assert sorted(listed) == sorted(phony.split())

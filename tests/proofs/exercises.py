@@ -19,4 +19,4 @@ def as_exercise(function):
     part = skeletons().get(function.__name__)
     if part is None:
         return function
-    return replace(part, **{"step" if hasattr(part, "step") else "function": function})
+    return replace(part, **{part.WRITTEN: function})

@@ -36,8 +36,8 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_run_and_it_loads_not
 
 def test_every_picture_has_its_numbers_in_a_table_below_it(four, seen):
     tables = [pictures.numbers(spec) for spec in seen.pictures.values()]
-    assert len(tables) == 1 + 2 * 4 + 1 + 3 + 1 + 1
-    assert seen.tags.count("details") == len(tables)
+    assert len(tables) == 1 + 2 * 4 + 1 + 1 + 1
+    assert seen.tags.count("details") == len(tables) + 1, "and the scenario"
     assert sum(len(table["rows"]) for each in tables for table in each) > 500
     lines = page_of(four).split("<summary>the numbers: memory of a rank between steps, by kind")[1]
     for row in four.rows:
@@ -47,7 +47,8 @@ def test_every_picture_has_its_numbers_in_a_table_below_it(four, seen):
 
 def test_every_span_and_both_ends_of_every_message_are_in_it(four):
     for row in four.rows:
-        drawn = [each for each in values(pictures.timeline(row, 3, row.step_ns)) if each["activity"] != "wait"]
+        spans = values(pictures.timeline(row, 3, pictures.axis(four.rows)))
+        drawn = [each for each in spans if each["activity"] != "wait"]
         assert len(drawn) == sum(span.lane != "collectives" for step in row.traced for span in step.spans)
         ends = {}
         for each in drawn:
@@ -61,21 +62,35 @@ def test_every_span_and_both_ends_of_every_message_are_in_it(four):
 
 def test_copies_to_the_host_have_a_lane_of_their_own():
     row = outcome(ranks=1, micro_batches=1, stages=("zero1",), offload_optimizer="host").rows[0]
-    lanes = {each["lane"] for each in values(pictures.timeline(row, 1, row.step_ns))}
+    lanes = {each["lane"] for each in values(pictures.timeline(row, 1, pictures.axis([row])))}
     assert lanes & {"rank 0 offloads", "rank 0 computes"}
     assert any(step.moving_ns or step.waiting_for_memory_ns for step in row.traced)
 
 
 def test_pictures_of_time_end_together_and_show_the_fullest_moment(four):
-    until = pictures.end_of(four.rows)
+    along = pictures.axis(four.rows)
+    until = along.until
     for row in four.rows:
-        specs = [pictures.timeline(row, 3, until), pictures.memory(row, until)["layer"][0]]
-        assert [spec["encoding"]["x"]["scale"]["domain"] for spec in specs] == [[0, until / 1e6]] * 2
-        assert max(each["until"] for each in values(specs[0])) <= until / 1e6
+        specs = [pictures.timeline(row, 3, along), pictures.memory(row, 3, along)["layer"][0]]
+        assert [spec["encoding"]["x"]["scale"]["domain"] for spec in specs] == [[0, until]] * 2
+        assert max(each["until"] for each in values(specs[0])) <= until
         totals = {}
         for each in values(specs[1]):
             totals[each["ms"]] = totals.get(each["ms"], 0) + each["bytes"]
         assert max(totals.values()) == row.fullest.peak_bytes["total"]
+
+
+def test_where_times_mislead_a_page_shows_the_order_of_events_and_no_ratio(four):
+    run = replace(four, world={"kind": "mpi", "ranks": 3, "library": "", "shared_cores": 2})
+    assert run.times_mislead
+    page = Seen(page_of(run)).text
+    more = four.rows[3].mean("sent_bytes") / four.rows[0].mean("sent_bytes")
+    assert f"Stage III sends {more:.2f}× the bytes of DDP." in page
+    assert "× the time" not in page
+    along = pictures.axis(run.rows, ordered=True)
+    for row in run.rows:
+        spans = values(pictures.timeline(row, 3, along))
+        assert all(0 <= each["event"] <= each["until"] < along.until for each in spans)
 
 
 def test_a_diverging_run_points_at_the_first_element(monkeypatch):
@@ -128,10 +143,14 @@ def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):
 
 
 def test_above_a_step_stands_how_each_row_compares_with_the_first(four):
-    first, last = four.rows[0], four.rows[3]
+    busy = [replace(row, trace=replace(row.trace, steps=[
+        replace(step, computation_ns=step.end_ns - step.begin_ns) for step in row.trace.steps])) for row in four.rows]
+    timed = replace(four, rows=busy, world={"kind": "mpi", "ranks": 3, "library": ""})
+    first, last = timed.rows[0], timed.rows[3]
     more, longer = last.mean("sent_bytes") / first.mean("sent_bytes"), last.step_ns / first.step_ns
     assert (f"Stage III sends {more:.2f}× the bytes and takes {longer:.2f}× the time of DDP: "
-            f"{last.hidden:.0%} of its communication is overlapped.") in Seen(page_of(four)).text
+            f"{last.hidden:.0%} of its communication is overlapped.") in Seen(page_of(timed)).text
+    assert not timed.times_mislead
 
 
 def test_losses_that_are_no_numbers_are_left_out(four):

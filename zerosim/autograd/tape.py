@@ -96,11 +96,15 @@ def as_written(plan: GraphPlan, dtype: np.dtype[Any]) -> GraphPlan:
 
 
 def check_weights(what: str, unit: TapeUnit, weights: Array) -> None:
-    """Refuse weights with fewer elements than the unit."""
+    """Refuse weights with fewer elements than the unit, and what is no array."""
+    if not hasattr(weights, "dtype"):
+        raise CollectiveError(f"{what} of {unit.name} got a {type(weights).__name__} as weights; give the unit's "
+                              "array, such as replica.state.weights[unit]")
     if len(weights) < unit.count:
         raise CollectiveError(
             f"{what} of {unit.name} got {len(weights)} elements, but its weights have {unit.count}: a shard was used "
-            "where full weights are needed; gather them, weights = replica.gather(unit)"
+            "where full weights are needed; a stage that keeps shards gathers them, replica.gather(unit), and any "
+            "other keeps them in full, replica.state.weights[unit]"
         )
 
 

@@ -13,7 +13,7 @@ lengths, as MPI libraries do, and selects among algorithms that leave the same b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from zerosim.collectives import (
     bruck,
@@ -58,6 +58,8 @@ class Algorithm(Declared):
     >>> ring_all_reduce.sent_bytes([8, 8, 8, 4], rank=0)
     40
     """
+
+    WRITTEN: ClassVar[str] = "function"
 
     name: str
     collective: str

@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from zerosim.commands.output import abandon_full_streams, check_writable, complain, open_streams
@@ -37,16 +38,21 @@ COMMANDS = {
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
     "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
+    "completion": ("zerosim.commands.completion", "print a script of bash or zsh that completes commands and flags"),
 }
 """The module and the purpose of each command. Only the module of the called command is imported."""
 
 NEXT = """\
-zerosim run compare                             train by DDP and ZeRO Stages I, II and III, and compare every bit
-zerosim torch --check train.py                  is this PyTorch training right? Needs the extra torch
-zerosim plan --model config.json --ranks 8,16   which stage fits, on how many devices, and how fast
-zerosim --help                                  all commands
+zerosim run compare
+    trains by DDP and ZeRO Stages I, II and III, and compares every bit, byte and peak
+mpirun -n 2 zerosim torch --check {script}
+    finds the published bug in this PyTorch script; needs pip install torch (0.2 to 3 GB)
+zerosim plan --model {config} --ranks 8,16
+    says which stage of an 8B model fits on 8 and 16 devices, and how fast
+zerosim --help
+    lists all commands
 """
-"""The next commands of a user, printed if none is given."""
+"""The next commands of a user, printed if none is given; each runs as printed."""
 
 PARALLEL = ("run", "torch", "bench")
 """The commands that all ranks run; rank 0 alone runs the others."""
@@ -106,7 +112,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
             importlib.import_module(module).add_arguments(command)
     try:
         if not given:
-            top.exit(2, NEXT)
+            top.exit(2, NEXT.format(script=shipped_path("docs/pytorch/nanogpt_sync.py"),
+                                    config=shipped_path("scenarios/plans/llama_8b_config.json")))
         parsed, unknown = top.parse_known_args(given)
         if unknown and given[0] not in COMMANDS:
             top.error(f"found {given[0]!r} before the command; give the command first, and then its flags")
@@ -115,6 +122,12 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         return parsed
     finally:
         sys.stdout.flush()
+
+
+def shipped_path(name: str) -> str:
+    """The path of a file that comes with the package, relative if it is below this folder."""
+    path = (Path(__file__).parents[1] / "scenario" / "shipped" / name).resolve()
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--precision", [*PRECISIONS], "mixed: 2 bytes a weight, 2 a gradient, fp32 master weights; bf16_alone: 2 "
                                        "bytes of each"),
         ("--optimizer", [*OPTIMIZERS], ""),
+        ("--accumulate-dtype", ["weights", "fp32"], "fp32: a float32 gradient beside that in 16 bits, 4 bytes more"),
         ("--offload-optimizer", ["none", "host"], "keep optimizer state, and reduced gradients, on the host"),
         ("--offload-parameters", ["none", "host"], "keep Stage III's weights on the host"),
     ):
@@ -73,7 +74,8 @@ def main(arguments: argparse.Namespace) -> int:
             parameters, activations = transformer(arguments.model, arguments.micro_batch)
         estimates = [
             estimate(parameters, ranks, arguments.precision, arguments.optimizer,
-                     offload_optimizer=arguments.offload_optimizer, offload_parameters=arguments.offload_parameters)
+                     offload_optimizer=arguments.offload_optimizer, offload_parameters=arguments.offload_parameters,
+                     accumulate=arguments.accumulate_dtype)
             for ranks in counts]
         show_estimates(console, estimates)
         documents = [estimated.document() for estimated in estimates]

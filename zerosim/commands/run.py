@@ -7,9 +7,10 @@ import argparse
 import hashlib
 import json
 import shlex
+from time import monotonic
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
@@ -18,6 +19,7 @@ from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclud
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
 from zerosim.core.files import write_bytes, write_text
+from zerosim.core.words import duration
 from zerosim.scenario import CollectiveScenario, Scenario, load, resolved
 from zerosim.scenario.schema import parts_in
 from zerosim.show.pictures import converter
@@ -97,7 +99,7 @@ def run_and_show(world: World, prepared: Prepared, arguments: argparse.Namespace
     if rank == 0:
         show_heading(standard_output(arguments, RUN_WIDTH), prepared.scenario.title, prepared.scenario.caption,
                      f"{world.words}\n{prepared.setting}")
-    outcome = prepared.run(world, progress(arguments), command_line(arguments, world.ranks))
+    outcome = prepared.run(world, progress(arguments, prepared.trainings), command_line(arguments, world.ranks))
     if outcome is None:
         return None
     if arguments.weights:
@@ -161,49 +163,62 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
     return shlex.join([*launcher, "zerosim", "run", arguments.scenario, *overrides, *resume])
 
 
-def progress(arguments: argparse.Namespace) -> Progress:
-    """The requested display of progress, or the one that suits rank 0's standard error."""
+def progress(arguments: argparse.Namespace, trainings: int) -> Progress:
+    """The requested display of so many trainings, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
         return Silent()
     target = console(arguments, stderr=True, width=RUN_WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
-    return LiveProgress(target) if live else Plain(target)
+    return (LiveProgress if live else Plain)(target, trainings)
 
 
 class Plain:
-    """A few lines for each training, at evenly spaced steps."""
+    """A few lines for each training, at evenly spaced steps, and one after `SECONDS` without, with the time left."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    SECONDS = 5.0
+
+    def __init__(self, console: Console, trainings: int) -> None:
+        self._console, self._trainings, self._done = console, trainings, 0
+        self._began = self._said = monotonic()
 
     def begin(self, title: str, steps: int) -> None:
         self._title, self._steps = title, steps
 
     def step(self, step: int, loss: float) -> None:
-        if step in {max(1, self._steps * third // 3) for third in range(4)}:
-            words = f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}"
-            self._console.print(words, markup=False)
+        self._done, now = self._done + 1, monotonic()
+        late, whole = now - self._said >= self.SECONDS, max(self._trainings * self._steps, self._done)
+        if not late and step not in {max(1, self._steps * third // 3) for third in range(4)}:
+            return
+        left = (now - self._began) / self._done * (whole - self._done)
+        words = f"{self._title:<12} step {step:>{len(str(self._steps))}}/{self._steps}   loss {loss:.4f}"
+        more = f"   {self._done / whole:.0%} of all, {duration(left)} left" if late else ""
+        self._console.print(words + more, markup=False)
+        self._said = now
 
     def end(self) -> None: ...
 
 
 class LiveProgress:
-    """A bar for each training, which stays when it has ended."""
+    """A bar for the present training, and one for all with the time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, trainings: int) -> None:
+        self._trainings = trainings
         self._bars = Bars(
             TextColumn("{task.description:<12}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"), console=console)
+            TextColumn("{task.fields[words]}"), TimeRemainingColumn(compact=True), console=console)
 
     def begin(self, title: str, steps: int) -> None:
-        for ended in self._bars.task_ids:
+        if not self._bars.task_ids:
+            self._all = self._bars.add_task("all", total=self._trainings * steps, words="")
+        for ended in self._bars.task_ids[1:]:
             self._bars.remove_task(ended)
-        self._task = self._bars.add_task(title, total=steps, loss="…")
+        self._task = self._bars.add_task(title, total=steps, words="loss …")
         self._bars.start()
 
     def step(self, step: int, loss: float) -> None:
-        self._bars.update(self._task, completed=step, loss=f"{loss:.4f}")
+        self._bars.update(self._task, completed=step, words=f"loss {loss:.4f}")
+        self._bars.advance(self._all)
 
     def end(self) -> None:
-        """Stop the bar; may be called again, and before `begin`."""
+        """Stop the bars; may be called again, and before `begin`."""
         self._bars.stop()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -222,6 +222,8 @@ class Unit:
 class ModelKind(Declared):
     """A kind of model that a scenario can name; `settings` are the keys of [model]."""
 
+    WRITTEN: ClassVar[str] = "layers"
+
     key: str
     own_keys: tuple[str, ...]
     """The keys of [model] that this kind reads; a kind without a key refuses it."""
@@ -237,6 +239,8 @@ class ModelKind(Declared):
     """The keys that are not fields of [model], with their defaults; their values are in `settings.own`."""
     attention: Callable[[Any], int] = lambda settings: 0
     """`attention(settings)` returns layers · width of attention, which the MFU counts beside the parameters."""
+    layers: Callable[..., Sequence[Layer]] | None = None
+    """A user's function under `@model`."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def declared(name: str, layers: Layers, *, tokens: bool = False) -> ModelKind:
     return ModelKind(
         name, TOKEN_KEYS if tokens else (), for_task, layer_count=lambda settings: len(of_task(settings, probe)),
         tied=lambda settings: any(layer.borrows for layer in of_task(settings, probe)), reads_tokens=tokens,
-        keys=signature.keys)
+        keys=signature.keys, layers=layers)
 
 
 def as_model(name: str, part: Any) -> ModelKind:

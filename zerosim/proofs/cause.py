@@ -18,8 +18,9 @@ from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.case import Case, terms
 from zerosim.proofs.ended import endless_loop
-from zerosim.proofs.proof import SMALL, Proof, run
+from zerosim.proofs.proof import SMALL, Proof, prove, run
 from zerosim.proofs.subject import Subject, collective_in, named_subject
+from zerosim.proofs.trees import TREES
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4
@@ -53,7 +54,8 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
     case = proof.case
     if case is None or proof.holds:
         return None
-    if case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning):
+    if (case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning)
+            and not prove(case.subject, TELLING).holds):
         count = TELLING if case.count == case.size else 2 * TELLING + 1 if case.count > case.size else case.count
         root = min(case.root, TELLING - 1)
         more = Case(case.subject, run(case.subject, TELLING, count, root, case.sends), count, root, case.sends)
@@ -77,8 +79,16 @@ def cause(case: Case) -> str | None:
     if failure is not None and (loop := endless_loop(failure, case.subject.file)):
         return loop
     if failure is None:
-        return misplaced(case) or unlike(case) or like(case) or life(case)
+        return misplaced(case) or (life(case) if strays(case) else None) or unlike(case) or like(case) or life(case)
     return unlike(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
+
+
+def strays(case: Case) -> bool:
+    """Whether a tree has a message that the tree which it resembles has not: there are many right trees, so the way of
+    a contribution tells more than the difference from one of them."""
+    name = resembled(case) if case.count and case.subject.collective in TREES else None
+    return name is not None and bool(posts(case.recording).keys() - posts(
+        ours(name, case.subject.collective, case.size, case.count, case.root)).keys())
 
 
 def like(case: Case) -> str | None:
@@ -90,14 +100,23 @@ def like(case: Case) -> str | None:
 
 
 def waiting(case: Case) -> str | None:
-    """The first rank that waits for one rank while a message from another is on its way to it."""
+    """The first rank that waits for one rank while a message from another is on its way to it, or for a message that
+    the algorithm which the run resembles does not have."""
+    name = resembled(case) if case.count else None
     for rank, awaited in sorted(case.recording.awaited.items()):
+        line = f" in line {awaited.line}" if awaited.line else ""
+        waits = f"rank {rank} waits{line} for a message from rank {awaited.source}"
         sources = {sent.source: sent for sent in case.recording.unasked if sent.to == rank}
         if sources and awaited.source not in sources:
             first = sources[min(sources)]
-            line = f" in line {awaited.line}" if awaited.line else ""
-            return (f"rank {rank} waits{line} for a message from rank {awaited.source}, and the one on its way there "
-                    f"is from rank {first.source}{in_line(first)}")
+            return f"{waits}, and the one on its way there is from rank {first.source}{in_line(first)}"
+        if name is None:
+            continue
+        arrived = Counter(message.source for message in case.messages if message.to == rank)
+        whole = ours(name, case.subject.collective, case.size, case.count, case.root)
+        due = Counter(message.source for message in whole.messages if message.to == rank)
+        if arrived[awaited.source] >= due[awaited.source]:
+            return f"{waits}; in {name} it receives {'no more' if arrived[awaited.source] else 'none'} from there"
     return None
 
 
@@ -126,8 +145,10 @@ def posts(recording: Recording) -> Posts:
 
 
 @cache
-def ours(name: str, size: int, count: int, root: int) -> Recording:
-    return run(named_subject(name), size, count, root)
+def ours(name: str, collective: str, size: int, count: int, root: int) -> Recording:
+    """The run of an algorithm of the table, or of one of `TREES`."""
+    tree = TREES.get(collective, {}).get(name)
+    return run(named_subject(name) if tree is None else Subject(name, collective, tree, "in place"), size, count, root)
 
 
 def resembled(case: Case) -> str | None:
@@ -138,10 +159,11 @@ def resembled(case: Case) -> str | None:
     kind, sent = case.subject.collective, posts(case.recording)
     rows = [f"{row.name}.{kind}" for row in ALGORITHMS.values()
             if row.collective == kind and row.serves(case.size) and not row.per_host
-            and (case.size <= SMALL or row.name in ("ring", "tree"))]
+            and (case.size <= SMALL or row.name in ("ring", "tree"))] + [*TREES.get(kind, {})]
+    rows.sort(key=lambda name: name.startswith("naive"))
 
     def likeness(name: str, directed: bool) -> float:
-        expected = posts(ours(name, case.size, case.count, case.root))
+        expected = posts(ours(name, kind, case.size, case.count, case.root))
         if not directed:
             has, wants = {key[:2] for key in sent}, {key[:2] for key in expected}
             return len(has & wants) / (len(has | wants) or 1)
@@ -149,8 +171,8 @@ def resembled(case: Case) -> str | None:
         return alike / (len(sent.keys() | expected.keys()) or 1)
 
     def keeps(declared: Algorithm, name: str) -> bool:
-        rounds = ours(name, case.size, case.size, case.root).rounds
-        return (declared.order is None or ALGORITHMS[name].order is declared.order) and (
+        rounds = ours(name, kind, case.size, case.size, case.root).rounds
+        return (declared.order is None or (name in ALGORITHMS and ALGORITHMS[name].order is declared.order)) and (
             declared.rounds is None or rounds <= declared.rounds(case.size))
 
     declared = case.subject.declared
@@ -168,7 +190,8 @@ def unlike(case: Case) -> str | None:
     name, failure = resembled(case), case.recording.failure
     if name is None or not case.count:
         return None
-    sent, expected = posts(case.recording), posts(ours(name, case.size, case.count, case.root))
+    collective = case.subject.collective
+    sent, expected = posts(case.recording), posts(ours(name, collective, case.size, case.count, case.root))
     ended_early = failure is not None and not isinstance(failure, Deadlock)
     for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()):
         if (difference := differing(case, sent, expected, key, name)) is not None:

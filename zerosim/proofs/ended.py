@@ -4,7 +4,8 @@ import ast
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerosim.core.errors import Runaway
+from zerosim.core.errors import Runaway, did_you_mean
+from zerosim.core.parts.loading import meant
 from zerosim.worlds.local import StillRunning
 from zerosim.worlds.running import CodePlace, places_of
 
@@ -15,9 +16,20 @@ def raised(error: BaseException, file: str) -> str:
     named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
     if isinstance(error, NotImplementedError):
         named = "not written yet: NotImplementedError"
-    what = ": ".join(filter(None, [named, str(error).rstrip()]))
+    what = ": ".join(filter(None, [named, str(error).rstrip()])) + meant_attribute(error)
     where = f"in line {lines[-1]}" if lines else ""
     return " ".join([", ".join(filter(None, [what, where])), *getattr(error, "__notes__", [])])
+
+
+def meant_attribute(error: BaseException) -> str:
+    """The attribute that was meant, also one of an attribute: `state.weights` for `weights`; empty if none is near."""
+    if not isinstance(error, AttributeError) or error.obj is None:
+        return ""
+    own = [name for name in dir(error.obj) if not name.startswith("_")]
+    inner = [f"{name}.{field}" for name in ("state", "tape", "model") if name in own
+             for field in dir(getattr(error.obj, name)) if not field.startswith("_")]
+    name = error.name or ""
+    return did_you_mean(name, own, alike=0.75) or meant(name, inner)
 
 
 def in_file(error: BaseException, file: str) -> bool:

@@ -194,6 +194,7 @@ def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keyw
     Raises `LawBroken` for the first law that does not hold, `UsageError` if neither the name nor `collective` says
     which collective the function is.
     """
+    __tracebackhide__ = True    # pytest shows the test and the message
     examined = under_examination(function, **keywords)
     chosen = [statement for statement in LAWS if statement.missing(examined) is None]
     for statement in chosen:

@@ -135,7 +135,7 @@ class Recorder:
             return OwnChunk(self.replica.own(value).copy()) if full else value.copy()
         if isinstance(value, list | tuple):
             return [self.copied(element) for element in value]
-        return value if isinstance(value, int | float | str | None) else None
+        return value if isinstance(value, int | float | str | None) else type(value)
 
 
 class Recorded:
@@ -355,6 +355,8 @@ class Naming:
         if isinstance(value, np.ndarray):
             zeros = " zeros" * (not np.any(value))
             return f"an array of {' × '.join(map(str, value.shape))} {value.dtype}{zeros}"
+        if isinstance(value, type):
+            return f"a {value.__name__}"
         return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r}"
 
     def distance(self, origin: Origin) -> tuple[bool, bool, bool]:

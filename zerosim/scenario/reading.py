@@ -21,7 +21,6 @@ from msgspec.inspect import DataclassType, Metadata, Type, UnionType, VarTupleTy
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.parts import Loader, Named, code_of, is_python
-from zerosim.core.parts.loading import Declared
 from zerosim.scenario.values import AnyInteger, Finite, names_in, shortened, shown, within, words
 
 KeyPath = tuple[str | int, ...]
@@ -237,7 +236,7 @@ def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: 
     """The parts that a value names, or that one name in it does."""
     if isinstance(value, list | tuple):
         return [made_in(element, make, (*path, index), origin) for index, element in enumerate(value)]
-    wanted = is_python(value) if isinstance(value, str) else callable(value) or isinstance(value, Declared)
+    wanted = is_python(value) if isinstance(value, str) else callable(value)
     if not wanted:
         return value
     try:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -317,6 +318,14 @@ class RunDocument:
     def about_times(self) -> str:
         """A warning about times that mean little: ranks that take turns in one process, or share cores."""
         return TURNS if self.takes_turns else sharing(self.ranks, self.world.get("shared_cores", 0))
+
+    @property
+    def times_mislead(self) -> bool:
+        """Whether ranks take turns or share cores, or compute in less than half of the traced steps."""
+        steps = [step for row in self.rows for step in row.traced]
+        computing, whole = (sum(map(part, steps)) for part in (
+            attrgetter("computation_ns"), lambda step: step.end_ns - step.begin_ns))
+        return self.takes_turns or bool(self.world.get("shared_cores")) or 2 * computing < whole
 
     @property
     def compared_with(self) -> set[str]:

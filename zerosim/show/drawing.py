@@ -1,6 +1,7 @@
 """A schedule drawn: rounds one after the other, in the terminal as text, and as a picture of its film's frames."""
 
 from html import escape
+from textwrap import wrap
 
 from rich.console import Console
 from rich.text import Text
@@ -88,8 +89,11 @@ def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
             "give fewer --ranks, a --round, --html for a page, or --json for the same as data")
     texts = [cell.text for frame in panel.frames for of_rank in frame.cells for cell in of_rank if cell]
     width = CHARACTER * max(map(len, texts), default=1) + 12
-    lines = [schedule.about, *LEGEND, *schedule.verdict.split("; ")]
-    left, top = 88, 20 + 15 * len(lines) + 26
+    left = 88
+    wide = max(left + len(states) * (width + GAP) - GAP + 10, 320)
+    lines = [part for line in (schedule.about, *LEGEND, *schedule.verdict.split("; "))
+             for part in wrap(line, wide // 7)]
+    top = 20 + 15 * len(lines) + 26
     drawn = [svg_text(10, 18, schedule.title, "bold 13px"),
              *(svg_text(10, 35 + 15 * number, line) for number, line in enumerate(lines))]
 
@@ -119,7 +123,6 @@ def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
                 drawn.append(f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT - 1}" fill="{tone}" fill-opacity='
                              f'".2" stroke="{tone}" stroke-width="{2 * bool({"new", "wrong"} & {*cell.looks})}"/>')
                 drawn.append(svg_text(x + width // 2, y + 13, cell.text, "12px", anchor="middle", family="monospace"))
-    wide = max(corner(len(states), 0, 0)[0] - GAP + 10, 20 + 7 * max(map(len, lines)))
     high = corner(0, schedule.size, 0)[1] + 4
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">'
             f'<rect width="{wide}" height="{high}" fill="white"/>{"".join(drawn)}</svg>')

@@ -1,7 +1,8 @@
 """The pages: of one run or two, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
 
-A section has blocks of six kinds: `text`, `lines` of a list, `code`, `rows` of a table with `heads`, a `picture` or a
-`film` with its numbers. `page.html` has the only HTML and CSS, and escapes every word; `film.js` steps through films.
+A section has blocks of six kinds: `text`, `lines` of a list, `code`, which may `fold` under a sentence, `rows` of a
+table with `heads`, a `picture` or a `film` with its numbers. `page.html` has the only HTML and CSS, and escapes every
+word; `film.js` steps through films.
 """
 
 import json
@@ -76,11 +77,12 @@ def page(runs: Sequence[RunDocument]) -> str:
     sections = [results(runs), *(differences(*runs) if len(runs) > 1 else [])]
     if rows and runs[0].steps:
         same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
-        sections += [step(rows, [run.about_times for run in runs if run.about_times]), Section(
-            "traffic", "Bytes between each pair of ranks", [
+        pairs = [row for row in rows if row.traced and row.ranks > 1]
+        sections += [step(rows, [run.about_times for run in runs if run.about_times], ordered=any(
+            run.times_mislead for run in runs)), Section("traffic", "Bytes between each pair of ranks", [
                 picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
-                *(picture(pictures.partners(row), f"{row.name}: bytes from each rank to each other in a step")
-                  for row in rows if row.traced and row.ranks > 1)]), Section(
+                *[picture(pictures.side_by_side([*map(pictures.partners, pairs)]),
+                          "bytes from each rank to each other in a step")] * bool(pairs)]), Section(
             "losses", "Losses", [
                 *([note("All rows have the same losses, bit for bit.")] if same else []),
                 picture(pictures.losses(rows), "the loss of every step")])]
@@ -126,16 +128,18 @@ def table(names: Sequence[str], columns: Sequence[Column]) -> Block:
             "rows": [[name, *(str(column.cells[at]) for column in columns)] for at, name in enumerate(names)]}
 
 
-def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0) -> Section:
-    """The timeline of a step and its memory for each row, on one scale of time."""
+def step(
+    rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0, *, ordered: bool = False,
+) -> Section:
+    """The timeline of a step and its memory for each row, on one scale of time or, if `ordered`, of events."""
     traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
-    drawn, until_ns = pictures.drawn_ranks(rows), pictures.end_of(rows)
+    drawn, along = pictures.drawn_ranks(rows), pictures.axis(rows, ordered)
     blocks: list[Block] = []
     for row in rows:
-        memory = pictures.memory(row, until_ns, device_bytes)
+        memory = pictures.memory(row, drawn, along, device_bytes)
         if row.traced:
             blocks.append(picture(
-                pictures.timeline(row, drawn, until_ns), f"{row.name}: what ranks compute and send in a step"))
+                pictures.timeline(row, drawn, along), f"{row.name}: what ranks compute and send in a step"))
         else:
             memory["title"] = pictures.titled(row)
         blocks.append(picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind"))
@@ -145,19 +149,28 @@ def step(rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_by
         *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
           for row in traced if drawn < row.ranks),
         *(note(words) for words in about_times if traced),
-        *({"text": comparison(traced[0], other)} for other in traced[1:]),
-        table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])), note(ABOUT_TIMES),
-        note("These pictures show one stretch of time. Dragging pans them, the wheel zooms with Ctrl; on a chosen one "
-             "+ and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
+        *({"text": comparison(traced[0], other, timed=not ordered)} for other in traced[1:]),
+        *([note(ORDER)] if ordered and traced else [
+            table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])),
+            note(ABOUT_TIMES)]),
+        note("These pictures show one stretch of a step. Dragging pans them, the wheel zooms with Ctrl; on a chosen "
+             "one + and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
         *blocks])
 
 
-def comparison(first: RowDocument, other: RowDocument) -> str:
-    """A sentence on the bytes and the time of a row relative to the first one."""
+ORDER = ("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The pictures "
+         "show the order of events instead; zerosim plan computes times for a cluster, and zerosim run -v prints what "
+         "was measured.")
+
+
+def comparison(first: RowDocument, other: RowDocument, *, timed: bool) -> str:
+    """A sentence on the bytes and, if times tell anything, on the time of a row relative to the first one."""
     sent, sends = first.mean("sent_bytes"), other.mean("sent_bytes")
     ratios = [f"sends {sends / sent:.2f}× the bytes"] if sent else []
-    ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns else []
+    ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns and timed else []
     of, hidden = f" of {first.name}" if ratios else "", other.hidden
+    if not timed:
+        return f"{other.name} {' and '.join(ratios) or 'sends nothing'}{of}."
     return f"{other.name} {' and '.join(ratios)}{of}: " + (
         "nothing is communicated." if hidden is None else f"{percentage(hidden)} of its communication is overlapped.")
 
@@ -182,8 +195,8 @@ def origin(run: RunDocument, name: str) -> Section:
     prefix = f"mpirun -n {run.ranks} " * (not run.takes_turns)
     return Section(name, f"How to reproduce {run.title or 'it'}", [
         *([{"text": "This was run as"}, {"code": run.command}] if run.command else []),
-        {"text": "The resolved scenario, with all defaults. Saved as again.toml, it reproduces the same bits with "
-                 f"{prefix}zerosim run again.toml --report again.html."}, {"code": toml(run.scenario)},
+        {"code": toml(run.scenario), "fold": "The resolved scenario, with all defaults. Saved as again.toml, it "
+            f"reproduces the same bits with {prefix}zerosim run again.toml --report again.html."},
         {"rows": [["world", f"{run.world['kind']}, {plural(run.ranks, 'rank')}, {run.world['library']}"],
                   *([name, words] for name, words in run.versions.items())]},
         {"heads": ("SHA-256", "weights", "optimizer state"),

@@ -7,7 +7,8 @@ Only this module imports vl-convert, which draws without a browser and without a
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from math import isfinite
@@ -42,21 +43,57 @@ LANES = {"computation": "computes", "waiting": "computes", "communication out": 
 PICKED, DEVICE, DASHED = "#d0006f", "#2f7fd0", "; dashed: a device"
 CONFIG: Spec = {
     "background": None, "font": "system-ui, sans-serif", "view": {"stroke": None},
-    "legend": {"orient": "top", "title": None},
+    "legend": {"orient": "top", "title": None, "columns": {"expr": "containerSize()[0] < 600 ? 2 : 4"}},
+    "range": {"category": ["#45596b", "#8a9a5b", "#b08d00", "#7f7f7f", "#3b3f45", "#a9b7c4"]},
     "axis": {"gridColor": "#8883", "domainColor": "#888", "tickColor": "#888", "labelLimit": 260}}
 WIDE: Spec = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-NAMES: Spec = {"minExtent": 130}
+NAMES: Spec = {"minExtent": 165}
 """Room for the names of lanes, so that pictures of one step are aligned."""
 BYTES: Spec = {"field": "bytes", "type": "quantitative", "stack": "zero", "axis": {"format": "~s"}}
 ZOOM: Spec = {"name": "time", "bind": "scales", "select": {
     "type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"}}
-"""Dragging pans, and the wheel zooms with Ctrl; its signal is `time_ms`."""
+"""Dragging pans, and the wheel zooms with Ctrl; its signal is `time_ms` or `time_event`."""
 
 
-def time(until_ns: int) -> Spec:
-    """The axis of all pictures of time on a page, which end at the same time."""
-    return {"field": "ms", "type": "quantitative", "scale": {"domain": [0, until_ns / 1e6], "nice": False},
-            "title": "ms since the step began"}
+@dataclass(frozen=True)
+class Axis:
+    """The axis of the pictures of a step, on which all of a page end alike: milliseconds, or the order of events where
+    milliseconds mean little."""
+
+    until: float
+    ordered: bool = False
+
+    @property
+    def field(self) -> str:
+        return "event" if self.ordered else "ms"
+
+    @property
+    def spec(self) -> Spec:
+        title = "events in order" if self.ordered else "ms since the step began"
+        return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
+                "title": title}
+
+    def place(self, row: RowDocument, drawn: int) -> Callable[[int], float]:
+        """The place of a time of a row, in nanoseconds since its step began."""
+        if not self.ordered:
+            return lambda ns: ns / 1e6
+        return {ns: float(number) for number, ns in enumerate(moments(row, drawn))}.__getitem__
+
+
+def moments(row: RowDocument, drawn: int) -> list[int]:
+    """The times at which something begins or ends on the drawn ranks, and at which memory changes, in order."""
+    times = {at["ns"] for at in row.curve} | {row.step_ns}
+    for span in (span for step in row.traced if step.rank < drawn for span in step.spans):
+        times |= {ns - row.first_ns for _, *both in parts(span) for ns in both}
+    return sorted(times)
+
+
+def axis(rows: Sequence[RowDocument], ordered: bool = False) -> Axis:
+    """The axis of these rows, which ends with the longest step."""
+    drawn = drawn_ranks(rows)
+    if ordered:
+        return Axis(max((len(moments(row, drawn)) for row in rows), default=1), ordered)
+    return Axis(max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in rows), default=0) / 1e6)
 
 
 def activity(what: str) -> str:
@@ -114,7 +151,21 @@ def sent(rows: Sequence[RowDocument]) -> Spec:
     return bars("sent by a rank in a step", [
         {"row": row.name, "collective": name, "bytes": sum(row.per_step("sent_bytes", name)) / row.ranks,
          "_place": place} for row in rows for place, name in enumerate(names)],
-        {"field": "collective", "type": "nominal", "sort": None})
+        {**colour("collective", shades(names)), "sort": None})
+
+
+def shades(names: Iterable[str]) -> dict[str, str]:
+    """The colours of collectives: that of its activity, paler for the second of one activity.
+
+    >>> shades(["all_gather", "reduce_scatter", "gather_norms"])
+    {'all_gather': '#1f9e73', 'reduce_scatter': '#e0662f', 'gather_norms': '#e0662f88'}
+    """
+    counts, colours = Counter[str](), dict[str, str]()
+    for name in names:
+        doing = activity(name)
+        colours[name] = ACTIVITIES[doing] + ("", "88", "44")[min(counts[doing], 2)]
+        counts[doing] += 1
+    return colours
 
 
 def device_line(axis: str, device_bytes: int) -> list[Spec]:
@@ -157,15 +208,15 @@ def partners(row: RowDocument) -> Spec:
             {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}]}
 
 
+def side_by_side(specs: Sequence[Spec], columns: int = 4) -> Spec:
+    """Small pictures in lines of at most `columns`."""
+    return {"concat": list(specs), "columns": columns, "resolve": {"scale": {"opacity": "independent"}}}
+
+
 def drawn_ranks(rows: Sequence[RowDocument]) -> int:
     """The number of ranks, from rank 0 on, whose spans are drawn: all, unless there would be too many spans."""
     spans = Counter(step.rank for row in rows for step in row.traced for _ in step.spans)
     return max(1, sum(count <= MOST_SPANS for count in accumulate(spans[rank] for rank in sorted(spans))))
-
-
-def end_of(rows: Sequence[RowDocument]) -> int:
-    """The end of the longest step of these rows, where the axes of their pictures end."""
-    return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in rows), default=0)
 
 
 def lane(span: Span) -> str:
@@ -175,7 +226,7 @@ def lane(span: Span) -> str:
     return f"{LANES[span.lane]}{' beside' * (span.channel > 1)}"
 
 
-def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
+def timeline(row: RowDocument, drawn: int, along: Axis) -> Spec:
     """A step: for each of the `drawn` first ranks what it computes, sends and receives; its collectives if no messages
     are known.
 
@@ -187,10 +238,11 @@ def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
     spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
     ends = {end: number for number, both in enumerate(message_ends(
         (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
+    place = along.place(row, drawn)
     values = [{
         "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
-        "ms": (begin - row.first_ns) / 1e6, "until": (end - row.first_ns) / 1e6, "bytes": span.bytes, "peer": span.peer,
-        "_message": ends.get(number, -1 - number)}
+        along.field: place(begin - row.first_ns), "until": place(end - row.first_ns), "bytes": span.bytes,
+        "peer": span.peer, "_message": ends.get(number, -1 - number)}
         for number, span in enumerate(spans) for doing, begin, end in parts(span)]
     done = {value["activity"] for value in values}
     return {
@@ -200,7 +252,7 @@ def timeline(row: RowDocument, drawn: int, until_ns: int) -> Spec:
             "type": "point", "fields": ["_message"], "on": "pointerover", "clear": "pointerout"}}],
         "mark": {"type": "bar", "clip": True, "strokeWidth": 2},
         "encoding": {
-            "x": time(until_ns), "x2": {"field": "until"},
+            "x": along.spec, "x2": {"field": "until"},
             "y": {"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
             "color": colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
             "tooltip": tooltip(values),
@@ -220,16 +272,17 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
     yield activity(span.what), came, span.end_ns
 
 
-def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
+def memory(row: RowDocument, drawn: int, along: Axis, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
     curve = [*row.curve, *({**at, "ns": row.step_ns} for at in row.curve[-1:] if at["ns"] < row.step_ns)]
-    values = [{"ms": at["ns"] / 1e6, "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
+    place_of = along.place(row, drawn)
+    values = [{along.field: place_of(at["ns"]), "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)
     return {**WIDE, "height": 130, "layer": [
         {"data": {"values": values}, "params": [ZOOM],
          "mark": {"type": "area", "interpolate": "step-after", "clip": True}, "encoding": {
-             "x": time(until_ns), "y": BYTES | {"axis": NAMES | {"format": "~s"}, "title": title},
+             "x": along.spec, "y": BYTES | {"axis": NAMES | {"format": "~s"}, "title": title},
              "color": KIND, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
         *device_line("y", device_bytes)]}
 
@@ -237,12 +290,12 @@ def memory(row: RowDocument, until_ns: int, device_bytes: int = 0) -> Spec:
 def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]:
     """Every picture with data, by the name of its file; rows are numbered from 1."""
     specs = {"kept": kept(rows, device_bytes), "sent": sent(rows), "losses": losses(rows)}
-    drawn, until_ns = drawn_ranks(rows), end_of(rows)
+    drawn, along = drawn_ranks(rows), axis(rows)
     for number, row in enumerate(rows, 1):
-        specs[f"memory-{number}"] = memory(row, until_ns, device_bytes) | {"title": titled(row)}
+        specs[f"memory-{number}"] = memory(row, drawn, along, device_bytes) | {"title": titled(row)}
         if row.traced:
             specs[f"step-{number}"] = {
-                "vconcat": [timeline(row, drawn, until_ns), memory(row, until_ns, device_bytes)],
+                "vconcat": [timeline(row, drawn, along), memory(row, drawn, along, device_bytes)],
                 "resolve": {"scale": {"color": "independent", "stroke": "independent"}}}
         if row.traced and row.ranks > 1:
             specs[f"partners-{number}"] = partners(row)
@@ -255,7 +308,7 @@ def numbers(spec: Spec) -> list[dict[str, Any]]:
     heads = [key for key in values[0] if not key.startswith("_")] if values else []
     rows = [["" if value[key] is None else value[key] for key in heads] for value in values]
     return [*[{"heads": heads, "rows": rows}] * bool(heads), *(
-        table for view in (*spec.get("layer", []), *spec.get("vconcat", [])) for table in numbers(view))]
+        table for among in ("layer", "vconcat", "concat") for view in spec.get(among, []) for table in numbers(view))]
 
 
 def converter() -> Any:

@@ -22,6 +22,7 @@ from zerosim.show.page import page
 from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
 from zerosim.show.table import show_run
+from zerosim.training.experiment import Experiment
 from zerosim.training.keeping import resumptions
 from zerosim.training.program import Progress, Silent
 from zerosim.verdict.judged_run import local_world, prepare_run, run_on
@@ -99,6 +100,8 @@ class Prepared:
     """The world that has all ranks in this process."""
     run: Callable[[World, Progress, str | None], Shown | None]
     """The outcome that displays itself, of a run by this command line, in the process that has rank 0."""
+    trainings: int = 1
+    """The trainings that it makes, one after another: rows, their references, and rows on other ranks."""
 
 
 def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, **asked: Any) -> Prepared:
@@ -113,7 +116,12 @@ def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, 
             outcome, document(outcome, world_document(world), command), verbose=verbose, times=times)
 
     return Prepared(scenario, "\n".join([about, *python_run(scenario), *begins]), [experiment.data_sha256, *begins],
-                    lambda: local_world(scenario), run)
+                    lambda: local_world(scenario), run, trainings(experiment))
+
+
+def trainings(experiment: Experiment) -> int:
+    references = {row.course for row in experiment.rows if row.check.reference}
+    return len(references) + sum(1 + len(row.check.same_bits_on) for row in experiment.rows)
 
 
 def collectives(scenario: CollectiveScenario) -> Prepared:

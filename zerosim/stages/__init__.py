@@ -9,6 +9,7 @@ from gradients to weights.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from zerosim.autograd.tape import Total
 from zerosim.core.allocation import Kind
@@ -24,6 +25,8 @@ StageStep = Callable[[Replica, Batch], Total]
 @dataclass(frozen=True)
 class Stage(Declared):
     """One way to divide the work and the memory of model states among ranks."""
+
+    WRITTEN: ClassVar[str] = "step"
 
     key: str
     """The name that scenarios use."""

@@ -16,7 +16,7 @@ Hutter, "Decoupled weight decay regularization" (2019).
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class Optimizer(Declared):
     >>> weights
     array([0.9, 2. ])
     """
+
+    WRITTEN: ClassVar[str] = "formula"
 
     name: str
     slots: tuple[str, ...]

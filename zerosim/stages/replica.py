@@ -187,6 +187,8 @@ class Replica:
     """The gradients under reduction on that channel, each with the verb that will keep it."""
     factor: float | None = None
     """The factor of this step's gradients; None if the step is skipped."""
+    in_parts: bool = False
+    """Whether a step is within its loop over `parts`."""
 
     @property
     def mesh(self) -> Mesh:
@@ -259,7 +261,10 @@ class Replica:
         return self.storage.keep(unit.name, self.own(full), kind)
 
     def zero_grad(self, batch: Batch) -> None:
-        """Begin a step: free the gradients of the last one."""
+        """Begin a step: free the gradients of the last one. Raises `CollectiveError` within the loop over `parts`."""
+        if self.in_parts:
+            raise CollectiveError("zero_grad is called within the loop over replica.parts(batch), and would free the "
+                                  "gradients of earlier parts; call it once, before that loop")
         self.state.gradients.clear()
         self.state.accumulated.clear()
         self.state.gradient_layouts.clear()
@@ -271,11 +276,17 @@ class Replica:
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """The micro-batches that run forward and backward together: one or, with layered accumulation, all."""
         if self.accumulation == "layered":
-            yield batch
-            return
-        for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
-            first = self.tape.first_micro_batch = batch.first + number
-            yield replace(batch, inputs=[x], targets=[y], first=first, last=number == len(batch.inputs) - 1)
+            parts = [batch]
+        else:
+            parts = [replace(batch, inputs=[x], targets=[y], first=batch.first + number,
+                             last=number == len(batch.inputs) - 1)
+                     for number, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True))]
+        try:
+            for part in parts:
+                self.in_parts, self.tape.first_micro_batch = True, part.first
+                yield part
+        finally:
+            self.in_parts = False
 
     def forward_after(self, part: Batch) -> Sequence[Unit]:
         """The units of the next forward after `part`; none after the last part."""
@@ -385,6 +396,9 @@ class Replica:
             layout = self.state.layouts.of(unit, "optimizer")
             sharded = layout.length < self.state.layouts.full(unit).length
             given = "replica.own(full), this rank's chunk" if sharded else "the full weights"
+            if len(weights) < layout.length:
+                kept = "{}, this rank's shard" if "parameters" in self.state.layouts.sharded else "replica.own({})"
+                given = kept.format("replica.state.weights[unit]")
             self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {given}")
             if unit not in self.state.gradient_layouts:
                 raise CollectiveError(

@@ -25,6 +25,7 @@ import numpy as np
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.digests import Digest, digest, little_endian
+from zerosim.core.errors import CollectiveError
 from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import padded, split
 from zerosim.core.wires import WireError
@@ -192,6 +193,10 @@ def held_chunks(
     with padding."""
     state = replica.state
     for number, unit in numbered(replica, units):
+        kept, due = len(state.weights[unit]), state.layouts.of(unit, "parameters").length
+        if kept != due:
+            raise CollectiveError(f"after the step replica.state.weights has {kept} elements of {unit.name}, where "
+                                  f"{due} are kept; give gathered weights a variable of their own")
         for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
             yield number, WEIGHTS, chunk, values
         for slot, buffer in state.optimizer.get(unit, {}).items():

@@ -58,14 +58,17 @@ class ModelStates:
         return self.parameters + self.gradients + self.optimizer
 
 
-def per_parameter(precision: str, k: int) -> ModelStates:
+def per_parameter(precision: str, k: int, accumulate: str = "weights") -> ModelStates:
     """Bytes of model states for each parameter, before any sharding; `k` is the optimizer's, see `optimizer_bytes`.
 
-    >>> int(per_parameter("mixed", 12).total)
-    16
+    To `accumulate` in fp32 keeps a float32 gradient beside that in 16 bits, as `parallel.accumulate_dtype` does.
+
+    >>> int(per_parameter("mixed", 12).total), int(per_parameter("mixed", 12, "fp32").total)
+    (16, 20)
     """
     itemsize = PRECISIONS[precision].weights.itemsize
-    return ModelStates(Fraction(itemsize), Fraction(itemsize), Fraction(k))
+    wide = FP32_BYTES * (accumulate == "fp32" and PRECISIONS[precision].mixed)
+    return ModelStates(Fraction(itemsize), Fraction(itemsize + wide), Fraction(k))
 
 
 def resting(stage: str, parameters: int, ranks: int, states: ModelStates) -> ModelStates:
@@ -153,7 +156,7 @@ class Estimate:
 
 def estimate(
     parameters: int, ranks: int, precision: str, optimizer: str, *, offload_optimizer: str = "none",
-    offload_parameters: str = "none",
+    offload_parameters: str = "none", accumulate: str = "weights",
 ) -> Estimate:
     """All stages; some states may be offloaded to the host.
 
@@ -161,7 +164,7 @@ def estimate(
     >>> {row.stage: int(row.states.total) for row in found.rows}["zero3"], found.basis
     (4000, 'mixed precision, adam: 2 + 2 + 12 bytes per parameter')
     """
-    states = per_parameter(precision, optimizer_bytes(precision, optimizer))
+    states = per_parameter(precision, optimizer_bytes(precision, optimizer), accumulate)
     terms = f"{states.parameters} + {states.gradients} + {states.optimizer}"
     tiers = {"optimizer": offload_optimizer, "parameters": offload_parameters}
     far = [f"{kind} offloaded to host" for kind, tier in tiers.items() if tier == "host"]

@@ -166,7 +166,7 @@ def start_mpi() -> None:
         ) from error
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
-            "mpi4py finds no MPI library; install one, e.g. pip install 'zerosim[mpich]'"
+            "mpi4py finds no MPI library; install one, e.g. pip install mpich"
         ) from error
     vendor, _ = MPI.get_vendor()
     if "OMPI_COMM_WORLD_SIZE" in os.environ and vendor != "Open MPI":
@@ -209,5 +209,5 @@ def zerosim_on(ranks: int, subject: str) -> list[str]:
     launcher = shutil.which(own_launcher())
     if launcher is None:
         raise LaunchError(f"{subject} starts MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "
-                          "install 'zerosim[mpich]'")
+                          "install mpich")
     return [launcher, "-n", str(ranks), sys.executable, "-P", "-m", "zerosim"]

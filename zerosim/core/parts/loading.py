@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from zerosim.core.errors import UsageError, did_you_mean
 from zerosim.core.files import reason
@@ -25,7 +25,16 @@ MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Declared:
-    """A part with its declarations: a row of a table, or a user's function after a decorator."""
+    """A part with its declarations: a row of a table, or a user's function after a decorator.
+
+    It stays callable: the other functions of its file call it as it is written. `WRITTEN` names the field of the
+    function.
+    """
+
+    WRITTEN: ClassVar[str]
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return getattr(self, self.WRITTEN)(*given, **named)
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Loader:
 def attribute(module: ModuleType, name: str, where: str) -> Any:
     """The object with a name in a module. Raises `UsageError` with the names of the module's functions."""
     value = getattr(module, name, None)
-    if callable(value) or isinstance(value, Declared):
+    if callable(value):
         return value
     defined = [key for key, part in vars(module).items() if inspect.isfunction(part) or isinstance(part, Declared)]
     raise UsageError(f"{where} has no function {name!r}; it has {', '.join(defined) or 'none'}{meant(name, defined)}")
@@ -168,7 +177,7 @@ def is_python(name: object) -> bool:
 
 def code_of(value: Any) -> tuple[str, Code]:
     """A name for a function or part passed from Python, and its code, with the digest of the source if there is one."""
-    known = getattr(value, "formula", None) or getattr(value, "function", None) or getattr(value, "step", None) or value
+    known = (getattr(value, value.WRITTEN) or type(value)) if isinstance(value, Declared) else value
     inner: Callable[..., Any] = inspect.unwrap(known) if callable(known) else type(known)
     try:
         source = inspect.getsource(inner)

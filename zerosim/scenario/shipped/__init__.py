@@ -10,8 +10,9 @@ zerosim needs POSIX anyway.
 """
 
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -75,19 +76,50 @@ def scenario_file(given: str | os.PathLike[str]) -> str:
     return os.fspath(scenarios().get(name, name))
 
 
+LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def relinked(page: str, source: Path, place: Path, places: Mapping[str, Path]) -> str:
+    """A page whose links lead to the copied files, else to those of the package; a link to neither becomes text.
+
+    `places` has the place of each copied file by its path in the project.
+    """
+    def link(found: re.Match[str]) -> str:
+        words, target, anchor = found[1], found[2], found[3] or ""
+        if "://" in target:
+            return found[0]
+        within = os.path.normpath(project_path(source).parent / target)
+        file = HERE.parents[2] / within if within.startswith("zerosim" + os.sep) else HERE / within
+        if within in places:
+            return f"[{words}]({os.path.relpath(places[within], place.parent)}{anchor})"
+        return f"[{words}]({file}{anchor})" if file.exists() else words
+
+    return LINK.sub(link, page)
+
+
+def project_path(source: Path) -> Path:
+    """The path of a shipped file in the project: `docs/README.md`."""
+    return source.relative_to(HERE)
+
+
 def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
-    """Copy each file to its place, making folders; the places. An existing file is never overwritten.
+    """Copy each file to its place, making folders; the places. Links of pages lead to copies or into the package, and
+    an existing file is never overwritten.
 
     Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
     """
     pairs = list(sources)
+    places = {str(project_path(source)): place for source, place in pairs if source.is_relative_to(HERE)}
     for _, place in pairs:
         if os.path.exists(place):
             raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")
     try:
         for source, place in pairs:
             place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, place)
+            if source.suffix == ".md":
+                place.write_text(relinked(source.read_text(encoding="utf-8"), source, place, places), encoding="utf-8")
+            else:
+                shutil.copyfile(source, place)
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename2 or error.filename}: {reason(error)}; "

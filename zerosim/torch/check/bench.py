@@ -28,7 +28,7 @@ def seconds_of_steps(rounds: int) -> dict[str, list[float]]:
         ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         done = subprocess.run([*ranks, "-m", "zerosim.torch.check.bench", str(rounds), file.name], check=False)
         if done.returncode:
-            raise UsageError("the ranks did not end well; is PyTorch installed (pip install 'zerosim[torch]')?")
+            raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
         seconds: dict[str, list[float]] = json.load(file)
     return seconds
 

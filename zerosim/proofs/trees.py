@@ -1,0 +1,68 @@
+"""Rooted trees in the two shapes that students write, beside the table's, for the comparison with a wrong one.
+
+Ranks are counted from the root on, so every root has the same tree; the table's keeps the order of the ranks.
+
+    doubling    distances 1, 2, 4, …: in every round each rank that has the vector sends it on
+    halving     distances …, 4, 2, 1: as the table's tree for root 0
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zerosim.core.comm import Communicator
+
+Pairs = list[tuple[int, int]]
+"""The sender and the receiver of each message of a broadcast, counted from the root, in order."""
+
+
+def doubling(size: int) -> Pairs:
+    """
+    >>> doubling(5)
+    [(0, 1), (0, 2), (1, 3), (0, 4)]
+    """
+    return [(place, place + distance) for distance in distances(size)
+            for place in range(min(distance, size - distance))]
+
+
+def halving(size: int) -> Pairs:
+    """
+    >>> halving(5)
+    [(0, 4), (0, 2), (0, 1), (2, 3)]
+    """
+    return [(place, place + distance) for distance in reversed(distances(size))
+            for place in range(0, size - distance, 2 * distance)]
+
+
+def distances(size: int) -> list[int]:
+    return [1 << number for number in range((size - 1).bit_length())]
+
+
+def broadcast(shape: Callable[[int], Pairs], comm: Communicator, vector: Any, root: int) -> None:
+    for sender, receiver in shape(comm.size):
+        if comm.rank == (sender + root) % comm.size:
+            comm.send(vector, to=(receiver + root) % comm.size)
+        elif comm.rank == (receiver + root) % comm.size:
+            comm.recv(into=vector, source=(sender + root) % comm.size)
+
+
+def reduce(
+    shape: Callable[[int], Pairs], comm: Communicator, vector: Any, root: int, reduce: Any = np.add
+) -> None:
+    """The broadcast backwards."""
+    for receiver, sender in reversed(shape(comm.size)):
+        if comm.rank == (sender + root) % comm.size:
+            comm.send(vector, to=(receiver + root) % comm.size)
+        elif comm.rank == (receiver + root) % comm.size:
+            comm.recv(into=vector, source=(sender + root) % comm.size, reduce=reduce)
+
+
+TREES: dict[str, dict[str, Callable[..., None]]] = {
+    "broadcast": {"a tree of distances 1, 2, 4": partial(broadcast, doubling),
+                  "a tree of distances 4, 2, 1": partial(broadcast, halving)},
+    "reduce": {"a tree of distances 1, 2, 4": partial(reduce, halving),
+               "a tree of distances 4, 2, 1": partial(reduce, doubling)},
+}
+"""The trees by collective and by their names in a diagnosis."""
