@@ -1,7 +1,8 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the suite, mpirun tests included
 # make lint     ruff, mypy --strict, directions of imports, the budget of lines, spelling
-# make check    for every save: lint, and the tests without MPI
+# make quick    ten seconds: ruff, and the tests of the rooms that git says have changed
+# make check    for every commit: lint, and the tests without MPI
 # make fuzz     the laws on scenarios and collectives that the suite does not draw: SEED=n COUNT=n
 # make oracles  ask PyTorch and Megatron-Core again for recorded answers; the tests of zerosim.torch
 # make bug      a published bug of a PyTorch script, found by the check; needs PyTorch, 0.2 to 3 GB
@@ -21,7 +22,7 @@ PROGRESS := $(shell test -t 2 && echo live || echo auto)
 SEED ?= 2
 COUNT ?= 300
 
-.PHONY: run bug plan test lint check fuzz oracles docs generated bench dist clean
+.PHONY: run bug plan test lint quick check fuzz oracles docs generated bench dist clean
 
 run: .venv/run
 	$(BIN)/mpirun -n 4 $(BIN)/zerosim run scenarios/compare.toml --progress $(PROGRESS)
@@ -42,6 +43,9 @@ lint: .venv/lint
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.house.budget
 	$(BIN)/codespell *.md docs scenarios zerosim
+
+quick: .venv/lint .venv/test
+	$(BIN)/python -m tests.house.quick
 
 check: lint .venv/test
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not (mpi or long)"

@@ -106,7 +106,7 @@ def number_by_number(formula):
     return Kit(cases(lambda *shape: {"x": shape}, few, few, few), formula)
 
 
-def beside(x, other, heads, other_heads):
+def join_heads(x, other, heads, other_heads):
     parts = np.split(x, heads, axis=-1), np.repeat(np.split(other, other_heads, axis=-1), heads // other_heads, axis=0)
     return np.concatenate([each for pair in zip(*parts, strict=True) for each in pair], axis=-1)
 
@@ -196,12 +196,12 @@ KITS = {
             lambda b, t, heads, size: ({"qkv": (b, t, 3 * heads * size)}, {"heads": heads}), few, few, few, few
         ), lambda qkv, heads: by_docs.self_attention(qkv, heads)[0],
     ),
-    "attention.beside": Kit(
+    "attention.join_heads": Kit(
         cases(
             lambda b, t, k, group, size, other: (
                 {"x": (b, t, k * group * size), "other": (b, t, k * other)}, {"heads": k * group, "other_heads": k},
             ), few, few, st.integers(1, 3), st.integers(1, 3), few, few,
-        ), beside,
+        ), join_heads,
     ),
     "attention.rotary": Kit(
         cases(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.training.test_variants import run, tensors
+from tests.training.variants import run, tensors
 from zerosim.autograd.autocast import FLOAT32, Autocast
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import softmax

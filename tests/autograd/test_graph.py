@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.autograd.formulas import computed, gradients, normals, uniform_draws
-from tests.autograd.test_operations import play
+from tests.autograd.played import play
 from zerosim.autograd.graph import Graph
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout

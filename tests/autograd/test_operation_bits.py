@@ -74,7 +74,7 @@ CASES = {
     "attention, shared": ("attention.causal_attention", [CUBE, (3, 5, 4), (3, 5, 4)], SHARED, attention(6, 2)),
     "attention, narrow values": ("attention.causal_attention", [CUBE, CUBE, (3, 5, 8)], {
         "heads": 2, "key_value_heads": 2}, attention(2, 2)),
-    "beside": ("attention.beside", [CUBE, (3, 5, 1)], {"heads": 4, "other_heads": 1}, lambda u, y, x, other: {
+    "join_heads": ("attention.join_heads", [CUBE, (3, 5, 1)], {"heads": 4, "other_heads": 1}, lambda u, y, x, other: {
         "x": np.delete(u, np.s_[3::4], axis=-1),
         "other": ((u[..., 3:4] + u[..., 7:8]) + u[..., 11:12]) + u[..., 15:]}),
     "self-attention": ("attention.causal_self_attention", [CUBE], {"heads": 2}, self_attention(2)),

@@ -13,12 +13,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.autograd.formulas import KITS, OPERATIONS, computed, few, gradients, nan, seeds, uniform_draws
+from tests.autograd.formulas import KITS, OPERATIONS, computed, few, gradients, seeds
 from zerosim.autograd.differences import operation_fault
-from zerosim.autograd.graph import GraphPlan
-from zerosim.autograd.operations import attention, normalization
-from zerosim.autograd.player import Contribution, Player, Precise
-from zerosim.core import draws
+from zerosim.autograd.operations import attention, dropout, normalization
 from zerosim.core.errors import ZerosimError
 
 every_operation = pytest.mark.parametrize("name", KITS)
@@ -134,28 +131,6 @@ def test_gradients_are_differences_of_forward_and_declarations_hold(name):
     given(KITS[name].cases)(settings(max_examples=25)(lambda case: check_gradients(OPERATIONS[name], case)))()
 
 
-def on_nan(shape, dtype, *, kind, owner):
-    return nan(shape, dtype)
-
-
-def play(graph, x, parameters, upstream, *, of_input=True, plan=None, split=False):
-    """The output, and the gradients of the parameters and of the input, by name."""
-    plan = plan or GraphPlan(graph, True, of_input)
-    player = Player(plan, parameters, Precise(on_nan, "unit"), lambda _: uniform_draws)
-    y, kept = player.forward(x)
-    views = {name: nan(array.shape, array.dtype) for name, array in parameters.items()}
-    contribution = Contribution(np.empty(0), views)
-    if split:
-        first, second = plan.split
-        of_x = player.backward(kept, upstream, None, first)
-        player.backward(kept, None, contribution, second)
-        assert [kept.values, kept.saved, kept.gradients] == [{}, {}, {}]
-    else:
-        of_x = player.backward(kept, upstream, contribution)
-    contribution.finished()
-    return y, views | ({"input": of_x[0]} if of_input else {})
-
-
 # What is known of single operations.
 
 def evaluate(name, *arrays, **given_settings):
@@ -168,7 +143,7 @@ def test_random_numbers_of_a_sample_are_the_same_in_any_split(seed, size, layer,
     def drawn(size, step=3, layer=layer, operation=operation):
         found = np.empty((12 // size, size, 7), np.float32)
         for number, micro_batch in enumerate(found):
-            draws.uniform(seed, step, micro_batch, number, layer, operation)
+            dropout.uniform(seed, step, micro_batch, number, layer, operation)
         return found.reshape(12, 7)
 
     whole = drawn(12)

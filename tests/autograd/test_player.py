@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.autograd.formulas import normals
-from tests.autograd.test_operations import play
+from tests.autograd.played import play
 from zerosim.autograd import player as module
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import causal_attention

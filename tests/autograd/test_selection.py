@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.autograd.test_tape import backpropagated, batches, model_of
+from tests.autograd.tapes import backpropagated, batches, model_of
 from zerosim.autograd.player import Player
 from zerosim.autograd.selection import SELECTIONS, SelectedPlan
 from zerosim.autograd.tape import Tape

@@ -9,7 +9,7 @@ import pytest
 
 import zerosim as zs
 from tests.autograd.formulas import nan
-from tests.models import transformers
+from tests.autograd.tapes import backpropagated, batches, model_of
 from zerosim.autograd.operation import Into
 from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES, Direction, backward_by, copy_to, reduce_from
@@ -19,36 +19,9 @@ from zerosim.core.sharding import Directions
 from zerosim.models.mlp import mlp
 from zerosim.models.places import side_by_side
 from zerosim.observe.observed import Observed
-from zerosim.stages.replica import Beside
+from zerosim.stages.second_channel import SecondChannel
 from zerosim.training.groups import groups_of
 from zerosim.worlds.local import spawn
-
-
-def model_of(**keys):
-    """The model of a small transformer's row, and its weights before the first step."""
-    model = transformers.prepared(layers=1, **keys).rows[0].model
-    return model, {unit: unit.initial(0) for unit in model.units}
-
-
-def backpropagated(tape, model, weights, batches):
-    """Each unit's gradient, of these micro-batches together."""
-    activations, gradients = [x for x, _ in batches], {}
-    for unit in model.forward_units:
-        activations = tape.forward(unit, weights[unit], activations)
-    loss, upstreams = tape.loss(model.task.loss, activations, [y for _, y in batches], 4)
-    for unit in model.backward_units:
-        tape.recompute(unit, weights[unit])
-        upstreams, found = tape.backward(unit, weights[unit], upstreams)
-        if found is not None:
-            assert unit not in gradients, "a unit's gradient comes with its last segment"
-            gradients[unit.name] = found.tobytes()
-    return loss.tobytes(), gradients
-
-
-def batches(count=2):
-    data = transformers.tokens()
-    return [(data.x[2 * number : 2 * number + 2].astype(np.int64), data.y[2 * number : 2 * number + 2].astype(np.int64))
-            for number in range(count)]
 
 
 @pytest.mark.parametrize("recomputed", ["none", "all", "the tied unit", "the block"])
@@ -109,7 +82,7 @@ def test_what_is_computed_again_counts_as_such():
 
 
 def test_what_was_on_its_way_is_held_by_nobody_but_who_has_taken_it():
-    pending = Beside(None).begin(lambda comm: np.ones(3))
+    pending = SecondChannel(None).begin(lambda comm: np.ones(3))
     found = pending.take()
     there = weakref.ref(found)
     del found

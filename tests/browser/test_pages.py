@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.pages import Seen, added_otherwise, hostile, outcome, page_of
-from tests.show.test_film import astray_all_reduce, rebuilt
+from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show.drawing import schedule_page

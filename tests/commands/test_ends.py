@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from tests.commands.test_refusals import SMALL
+from tests.commands.small import SMALL
 from zerosim.commands import run as running
 from zerosim.commands.cli import COMMANDS, main
 from zerosim.core import files

@@ -6,19 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands.small import SMALL
 from zerosim.commands.cli import main
 
-SMALL = """\
-title = "small"
-[world]
-ranks = 2
-[model]
-hidden = [6]
-[train]
-steps = 2
-micro_batch = 2
-micro_batches = 2
-"""
 REFUSALS = {
     "": {
         "rum zero3": "COMMAND: invalid choice: 'rum' (choose from ",

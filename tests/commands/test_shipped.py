@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.test_documents import dead_links
+from tests.documents.links import dead_links
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError
 from zerosim.core.words import plural

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.core import quantiser
 from zerosim.core import wires
-from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.bits import with_one_nan
 from zerosim.core.wires import CODES, Format
 
 NAMES = st.sampled_from(list(CODES))

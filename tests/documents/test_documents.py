@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.links import dead_links
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
 NAMING = [ROOT / "CONTRIBUTING.md", ROOT / "docs/decisions.md", ROOT / "docs/architecture.md"]
@@ -16,12 +18,6 @@ NAMING = [ROOT / "CONTRIBUTING.md", ROOT / "docs/decisions.md", ROOT / "docs/arc
 def test_examples_run(page):
     failed, _ = doctest.testfile(str(page), module_relative=False)
     assert failed == 0
-
-
-def dead_links(page, text):
-    """The relative links of a page that lead to no file."""
-    targets = re.findall(r"\]\(([^)#]+)\)", text)
-    return [target for target in targets if "://" not in target and not (page.parent / target).exists()]
 
 
 def missing_paths(text):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tests.hosts.namespaces import Hosts, hosts, why_not
 from zerosim.collectives import ring, two_level
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.network import written_ns
+from zerosim.plan.fluid import written_ns
 
 BIN = Path(sys.executable).parent
 MPIEXEC, ZEROSIM = str(BIN / "mpiexec"), [str(BIN / "zerosim"), "run"]

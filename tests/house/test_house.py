@@ -9,11 +9,12 @@ import pkgutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 import zerosim
-from tests.house import budget
+from tests.house import budget, quick
 
 MODULES = [module.name for module in pkgutil.walk_packages(zerosim.__path__, "zerosim.")
            if module.name != "zerosim.__main__"]
@@ -35,13 +36,26 @@ def test_importing_zerosim_starts_no_mpi():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_folder_above_its_budget_is_named(tmp_path):
-    (tmp_path / "core").mkdir()
-    (tmp_path / "core" / "ring.py").write_text("step = 1\n" * 11)
-    (tmp_path / "loose.py").write_text("step = 1\n")
-    limits = {"core": 10, ".": 1, "": 100}
-    assert budget.lines_by_folder(tmp_path) == {"core": 11, ".": 1}
-    assert budget.excesses("zerosim", {"core": 11, ".": 1}, limits) == ["zerosim/core has 11 lines, its budget 10"]
-    unlisted = {"core": 10, ".": 1, "new": 5}
-    assert budget.excesses("zerosim", unlisted, limits) == ["zerosim/new has 5 lines and no budget"]
-    assert budget.excesses("zerosim", {"core": 10, ".": 1}, limits | {"": 5}) == ["zerosim has 11 lines, its budget 5"]
+@pytest.mark.parametrize(("most", "code"), [(12, 0), (11, 1)])
+def test_a_package_above_its_budget_is_named(most, code, tmp_path, capsys):
+    (tmp_path / "zerosim" / "core").mkdir(parents=True)
+    (tmp_path / "zerosim" / "core" / "ring.py").write_text("step = 1\n" * 11)
+    (tmp_path / "zerosim" / "loose.py").write_text("step = 1\n")
+    (tmp_path / "setup.cfg").write_text(f"[budget]\nzerosim = {most}\n")
+    assert budget.lines_by_folder(tmp_path / "zerosim") == {"core": 11, ".": 1}
+    assert budget.main(tmp_path) == code
+    assert ("above its budget" in capsys.readouterr().out) == bool(code)
+
+
+def test_quick_runs_what_is_nearest_first():
+    asked = quick.tests_of([Path("zerosim/stages/square_sums.py"), Path("tests/plan/test_plans.py")])
+    assert asked[0] == f"{quick.EXAMPLES}[zerosim.stages.square_sums]"
+    assert asked.index("tests/stages/test_pipeline.py") < asked.index("tests/stages/test_update.py")
+    assert not [name for name in asked if name.startswith("tests/verdict")]
+
+
+@pytest.mark.parametrize(("body", "seconds", "code"), [
+    ("assert False", 300, 1), ("time.sleep(300)", 3, 0), ("assert True", 300, 0)])
+def test_quick_notices_a_failure_and_stops(body, seconds, code, tmp_path):
+    (tmp_path / "test_it.py").write_text(f"import time\n\n\ndef test_it():\n    {body}\n")
+    assert quick.answer([str(tmp_path / "test_it.py")], seconds) == code

@@ -125,7 +125,7 @@ def ran(outcome: Outcome) -> Ran:
 
 def unjudged(experiment: Experiment) -> list[dict[str, Any]]:
     """The digests and figures of the rows of a run in one process, which no formula judges: a third of the time."""
-    with patch.object(judged_run, "judge", lambda comm, world, experiment, measured: [*measured]):
+    with patch.object(judged_run, "outcome_of", lambda comm, world, experiment, measured: [*measured]):
         return [figures(row) for row in run_on(LocalWorld(experiment.scenario.world.ranks), experiment, Silent())]
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.laws.digests import BITS
+from tests.laws.digests import BITS, settings_left
+from tests.laws.draws import DRAWS, toml
 from tests.laws.running import Refused, prepared, run
-from tests.laws.test_runs import DRAWS, settings_left, toml
 from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS

@@ -61,9 +61,11 @@ def effect(key, kind):
 
 LINK = {"latency_us": 5, "gigabytes_per_second": 1.0}
 MACHINES = {"cluster.device": ("a100_80gb",), "cluster.inside": (LINK,), "cluster.between": (LINK,),
-            "cluster.host_memory": (LINK,), "cluster.figures": ({"memory_share": 0.3},)}
+            "cluster.host_memory": (LINK,), "cluster.figures": ({"memory_share": 0.3},),
+            "cluster.live_parameters": (10**9,), "cluster.expert_slices": (4,)}
 PLANS = [in_sections(PLANNED | keys) for keys in (
-    {}, {"offload_optimizer": "host"}, {"all_gather": "auto"}, {"cluster.software": "compiled"})]
+    {}, {"offload_optimizer": "host"}, {"all_gather": "auto"}, {"cluster.software": "compiled"}, {"layers": 6},
+    {"cluster.adapter_rank": 4}, {"kind": "mixture", "experts": 16, "expert_ranks": 16, "micro_batch": 16})]
 
 
 def plan_of(settings):

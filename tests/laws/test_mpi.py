@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.laws.digests import differences
-from tests.laws.test_runs import DRAWS, SAME, settings_left, toml
+from tests.laws.digests import differences, settings_left
+from tests.laws.draws import DRAWS, SAME, toml
 from tests.mpi.launch import mpirun
 
 

@@ -3,23 +3,20 @@
 What has been recorded stays as it is, bits and figures: see `digests.py`.
 """
 
-import json
 import os
 from itertools import chain
 
 import pytest
 
-from tests.laws.digests import FILE, differences, settings_left
-from tests.laws.running import Refused, arithmetic, prepared, run
+from tests.laws.digests import differences, settings_left
+from tests.laws.draws import DRAWS, SAME, toml
+from tests.laws.running import Refused, prepared, run
 from tests.laws.scenarios import CORNERS, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.training import one_function
 
 SEED = int(os.environ.get("LAWS_SEED") or 1)
 COUNT = int(os.environ.get("LAWS_COUNT") or 20)
-RECORD = json.loads(FILE.read_text(encoding="utf-8"))
-SAME = RECORD["arithmetic"] == arithmetic()
-DRAWS = [draw for draw in RECORD["drawn"] if settings_left(draw["settings"]) is not None]
 SAMPLE = [draw for first in range(7) for draw in DRAWS[:77][first::7]]
 """Corners of one kind lie apart, so that a fault is soon found."""
 
@@ -58,15 +55,6 @@ def shrunk(settings, failing=fails):
         fewer = {other: value for other, value in settings.items() if other != key}
         settings = fewer if failing(fewer) else settings
     return toml(settings)
-
-
-def toml(settings):
-    """Settings as a scenario, in an error's own lines."""
-    lines = []
-    for section in dict.fromkeys(key.split(".")[0] for key in settings):
-        lines += [f"[{section}]", *(f"{key.split('.')[1]} = {json.dumps(value)}"
-                                    for key, value in settings.items() if key.startswith(f"{section}."))]
-    return "\n".join(["", *lines])
 
 
 def test_a_failing_scenario_is_shrunk_to_the_keys_that_it_needs():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.test_split_models import read
+from tests.models.split import MIXTURE, PIECES, read
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.routing import queue_slots_forward
 from zerosim.autograd.operations.shapes import reshape
@@ -19,24 +19,6 @@ from zerosim.scenario.data import load_dataset
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import differences
 
-MIXTURE = """
-[world]
-ranks = 4
-[data]
-source = "text"
-[model]
-kind = "mixture"
-width = 16
-inner = 8
-sequence = 8
-[train]
-steps = 2
-micro_batch = 4
-"""
-
-
-PIECES = ["parallel.tensor_ranks=2", "parallel.sequence_parallel=true", "parallel.expert_ranks=2",
-          "model.queue_tokens=2"]
 SHARED = ["model.shared_inner=6", "model.dense_layers=1", "model.dense_inner=10"]
 
 

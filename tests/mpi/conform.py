@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import zerosim as zs
 from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
-from tests.worlds.test_objects import check_objects_arrive
+from tests.worlds.object_checks import check_objects_arrive
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
 from zerosim.core.errors import CollectiveError, Deadlock

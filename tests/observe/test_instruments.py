@@ -15,7 +15,7 @@ from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.observe.trace import COMPUTATION, IN, OUT, ClockOffset, RankStep, Span, Tracer, covered_ns, together
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario.fault import Fault
-from zerosim.stages.replica import Beside
+from zerosim.stages.second_channel import SecondChannel
 from zerosim.worlds.here import HERE, Location
 
 # Memory.
@@ -26,7 +26,7 @@ def test_what_was_held_as_something_began_is_the_most_of_all_times():
     for now, name in ((8, "update"), (3, "update"), (5, "update"), (99, "forward")):
         ledger.now = Counter(gradients=now)
         ledger.computing(name, "layers.0")
-    assert ledger.held_as_began == {"update": {"gradients": 8}}
+    assert ledger.held_at_beginning == {"update": {"gradients": 8}}
 
 
 def test_part_of_a_larger_block_counts_for_as_long_as_itself():
@@ -153,7 +153,7 @@ def test_what_is_sent_within_two_collectives_counts_in_both():
 
 def test_a_thread_beside_the_step_is_where_its_work_was_begun(at_step_three):
     comm = Observed(Post())
-    found = Beside(comm, comm).begin(lambda comm: comm.named("all_gather", HERE.get)("b")).take()
+    found = SecondChannel(comm, comm).begin(lambda comm: comm.named("all_gather", HERE.get)("b")).take()
     assert (str(found), str(HERE.get())) == ("in the all_gather of b, step 3 of Stage I", "in step 3 of Stage I")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from tests.oracles import functions
-from zerosim.autograd.operations.losses import LOSSES
+from zerosim.autograd.operations.losses import LOSSES, counted
 from zerosim.autograd.player import Precise
 from zerosim.autograd.tape import Tape
 from zerosim.commands.cli import main as command
@@ -28,7 +28,7 @@ def of_loss(case, dtype):
     wide = precise.widened(case.outputs().astype(dtype))
     if targets.dtype.kind == "f":
         targets = targets.astype(wide.dtype)
-    loss, upstream = LOSSES[case.loss](wide, targets, len(wide), empty=precise.empty)
+    loss, upstream = LOSSES[case.loss](wide, targets, counted(targets), empty=precise.empty)
     return {"loss": loss, "outputs": upstream.astype(dtype)}
 
 
@@ -58,7 +58,7 @@ def of_model(case, dtype):
     targets = targets.astype(np.result_type(dtype, np.float32)) if targets.dtype.kind == "f" else targets
     (logits,), answers = forward(model, tape, weights, x), {}
     answers["logits"] = logits.astype(np.float64)
-    answers["loss"], upstreams = tape.loss(case.loss, [logits], [targets], len(x))
+    answers["loss"], upstreams = tape.loss(case.loss, [logits], [targets], counted(targets))
     for unit in model.backward_units:
         upstreams, gradient = tape.backward(unit, weights[unit], upstreams)
         if gradient is not None:

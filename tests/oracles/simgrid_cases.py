@@ -18,8 +18,7 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Transfer
-from zerosim.plan.network import links, programs
+from zerosim.plan.fluid import Transfer, links, programs
 
 ANSWERS = Path(__file__).parent / "simgrid_answers.json"
 SYSTEM_PYTHON = "/usr/bin/python3"

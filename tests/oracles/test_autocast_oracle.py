@@ -8,6 +8,7 @@ import pytest
 
 from tests.oracles import autocast, functions, our_functions
 from zerosim.autograd import autocast as ours
+from zerosim.autograd.operations.losses import counted
 from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
@@ -41,7 +42,7 @@ def answers_of(case, dtype):
     (logits,), found = our_functions.forward(model, tape, weights, x), {}
     found["logits"] = logits.astype(np.float64)
     judge = Tape(output_dtype=np.dtype(np.float32))
-    found["loss"], upstreams = judge.loss("cross_entropy", [logits], [targets], len(x))
+    found["loss"], upstreams = judge.loss("cross_entropy", [logits], [targets], counted(targets))
     assert [each.dtype for each in upstreams] == [logits.dtype]
     for unit in model.backward_units:
         upstreams, gradient = tape.backward(unit, weights[unit], upstreams)

@@ -7,9 +7,10 @@ import pytest
 
 from tests.oracles import splits
 from tests.oracles.our_functions import model_of, shape_of_case, weights_of
-from tests.stages.test_pipeline import without_flush
+from tests.stages.schedules import without_flush
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.elementwise import scale
+from zerosim.autograd.operations.losses import counted
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import Direction, all_to_all, copy_to, gather_from, join_from
 from zerosim.core.sharding import Directions
@@ -87,7 +88,8 @@ def by_schedule(split):
     config = in_float64(configured(row, Task(inputs, outputs, case.loss)))
     whole = {unit: weights_of(case, unit, np.float64) for unit in config.in_one_piece.units}
     x, targets = case.batch()
-    batch = Batch(1, np.split(x.astype(np.float64), config.block), np.split(targets, config.block), len(x), first=0)
+    inputs = np.split(x.astype(np.float64), config.block)
+    batch = Batch(1, inputs, np.split(targets, config.block), counted(targets), first=0)
     found = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=splits.RANKS)
     loss, gradients = next(each for each, *_ in found if each is not None), {}
     for *_, each in found:

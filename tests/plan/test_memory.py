@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.training.test_far import FAR
-from tests.verdict.test_planted import outcome_of
+from tests.training.variants import FAR
+from tests.verdict.outcomes import outcome_of
 from zerosim.commands.cli import main
 from zerosim.stages import STAGES
 from zerosim.verdict.model_states import (

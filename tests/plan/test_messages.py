@@ -11,8 +11,7 @@ from zerosim.core.errors import Deadlock, Unlike
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Links, ReceiveFrom, last_end_ns
-from zerosim.plan.network import written_ns
+from zerosim.plan.fluid import Links, ReceiveFrom, last_end_ns, written_ns
 from zerosim.worlds.lockstep import LockstepCommunicator, ranks
 
 ANSWERS = json.loads(simgrid.ANSWERS.read_text())

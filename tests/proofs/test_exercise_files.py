@@ -36,7 +36,7 @@ STEP = """\
         activations = part.inputs
         for unit in replica.units:
             activations = tape.forward(unit, {full}, activations)
-        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.samples, loss)
+        loss, upstream = tape.loss(replica.loss_name, activations, part.targets, part.counted, loss)
         for unit in replica.backward_units:
             upstream, gradient = tape.backward(unit, {full}, upstream)
             gradient = replica.reduce_scatter(unit, gradient)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.proofs.changes import changed
 from tests.proofs.exercises import as_exercise, skeletons
-from tests.proofs.test_wrong_programs import changed
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.parts import checked
 

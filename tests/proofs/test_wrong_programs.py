@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proofs.changes import changed
 from tests.proofs.exercises import as_exercise, skeletons
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.cause import diagnosis
@@ -17,16 +18,6 @@ from zerosim.testing import LawBroken, laws
 HERE = Path(__file__).parent / "mistakes"
 FILES = {file.stem: file.read_text() for file in sorted(HERE.glob("*.py"))}
 EXERCISES = skeletons()
-
-
-def changed(program, folder):
-    """The text of a program with the changes made: of each, lines with − go, those with + come, others are there."""
-    text = "\n" + (folder / f"{program['of']}.py").read_text()
-    for lines in (change.splitlines() for change in program["change"].split("\n\n")):
-        old, new = ("".join(f"\n{line[1:]}" for line in lines if line[0] in kinds) + "\n" for kinds in (" -", " +"))
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    return text.lstrip()
 
 
 PROGRAMS = FILES | {

@@ -3,7 +3,7 @@
 import json
 
 from tests.pages import printed
-from tests.verdict.test_planted import outcome_of
+from tests.verdict.outcomes import outcome_of
 from zerosim.commands.cli import main
 from zerosim.scenario.ignored import ignored
 from zerosim.show.document import document

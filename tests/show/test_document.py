@@ -9,7 +9,7 @@ import pytest
 from tests.documents.outcome import PAGE, generated
 from tests.pages import hostile, outcome, page_of, printed, read
 from tests.training import scenario
-from tests.verdict.test_planted import outcome_of
+from tests.verdict.outcomes import outcome_of
 from zerosim.core.errors import UsageError
 from zerosim.show import columns
 from zerosim.show import document as documents

@@ -7,6 +7,7 @@ import pytest
 
 import zerosim as zs
 from tests.pages import Seen
+from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.collectives import ring
 from zerosim.core.comm import left, right
 from zerosim.core.terms import leaves
@@ -23,14 +24,6 @@ from zerosim.stages import STAGES, zero2
 @pytest.fixture(scope="module")
 def panels():
     return [film_of(recorded_stage(name, 3))[0] for name in STAGES]
-
-
-def rebuilt(panel):
-    """The cells of every frame of a panel, as `film.js` adds up what changed."""
-    cells = {}
-    for frame in panel["frames"]:
-        cells |= {(rank, cell): content for rank, cell, content in frame["cells"]}
-        yield {place: content for place, content in cells.items() if content}
 
 
 def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
@@ -89,15 +82,6 @@ def test_bars_of_all_stages_have_one_scale(panels):
                   for panel in panels for frame in panel.frames for bars in frame.bars)
     assert data["longest"]["memory, kB"] == longest
     assert [panel.frames[-1].bars[0][1][1] for panel in panels] == ["35.1", "35.1", "35.1", "52.6"]
-
-
-def astray_all_reduce(comm, chunks):
-    """The ring, in whose second round rank 2 sends another chunk."""
-    for step in range(comm.size - 1):
-        outgoing = (comm.rank - step - 1 + (step == 1 and comm.rank == 2)) % comm.size
-        comm.exchange(chunks[outgoing], to=right(comm), into=chunks[(comm.rank - step - 2) % comm.size],
-                      source=left(comm), reduce=np.add)
-    ring.all_gather(comm, chunks)
 
 
 def twice_all_reduce(comm, chunks):

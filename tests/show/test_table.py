@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tests.pages import outcome, printed
 from tests.training import labelled, scenario
-from tests.training.test_far import BOTH, UPDATES
-from tests.verdict.test_planted import outcome_of
+from tests.training.variants import BOTH, UPDATES
+from tests.verdict.outcomes import outcome_of
 from zerosim.commands.cli import main
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant

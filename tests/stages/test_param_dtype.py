@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.training import labelled
-from tests.training.test_variants import run, tensors
+from tests.training.variants import run, tensors
 from zerosim.core.precisions import PRECISIONS
 
 WIDE = {"reduce_dtype": "fp32", "accumulate_dtype": "fp32"}

@@ -7,17 +7,18 @@ from fractions import Fraction
 
 import pytest
 
-from tests.models.test_split_models import GPT, MLP, outcome, read
+from tests.models.split import GPT, MLP, outcome, read
+from tests.stages.schedules import without_flush
 from zerosim.autograd.player import Player
 from zerosim.core.errors import ZerosimError
 from zerosim.scenario.data import load_dataset
+from zerosim.stages.pipeline import chunks_of
 from zerosim.stages.replica import Replica
-from zerosim.stages.scaling import SquareSums
 from zerosim.stages.schedules import SCHEDULES, Slot, gpipe
+from zerosim.stages.square_sums import SquareSums
 from zerosim.training import build, config
 from zerosim.training.experiment import prepare
 from zerosim.training.groups import RanksOfPipeline
-from zerosim.training.model_chunks import chunks_of
 from zerosim.training.one_function import differences
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due, pass_lines
@@ -94,11 +95,6 @@ def test_a_schedule_that_holds_more_than_its_formula_is_noticed(tmp_path, monkey
 def test_passes_that_wait_for_each_other_are_refused():
     with pytest.raises(ZerosimError, match="wait for each other"):
         bubble([[Slot("B", 0, 0), Slot("F", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]])
-
-
-def without_flush(rank, ranks, micro_batches, chunks):
-    """GPipe that leaves out a micro-batch."""
-    return [slot for slot in gpipe(rank, ranks, micro_batches, chunks) if slot.micro_batch != 1]
 
 
 def of_the_wrong_micro_batch(rank, ranks, micro_batches, chunks):

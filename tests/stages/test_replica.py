@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from tests.training import sabotaged
-from tests.verdict.test_planted import fails, outcome_of
+from tests.verdict.outcomes import fails, outcome_of
 from zerosim.stages import STAGES
-from zerosim.stages.replica import Beside, Replica
+from zerosim.stages.replica import Replica
+from zerosim.stages.second_channel import SecondChannel
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 
 
 def test_what_runs_beside_a_step_has_the_second_channel_to_itself():
-    assert Beside("own").begin(lambda comm: (comm, get_ident())).take() == ("own", get_ident())
-    comm, thread = Beside("own", "second").begin(lambda comm: (comm, get_ident())).take()
+    assert SecondChannel("own").begin(lambda comm: (comm, get_ident())).take() == ("own", get_ident())
+    comm, thread = SecondChannel("own", "second").begin(lambda comm: (comm, get_ident())).take()
     assert comm == "second"
     assert thread != get_ident()
 

@@ -1435,7 +1435,7 @@ def bytes_of(known):
 def touched(known):
     """Whether the check changes a byte of a training; empty if not."""
     plain, frames = bytes_of(known), []
-    with recorder.Recorder(frames.append).listening() as observed:
+    with recorder.ScriptRecorder(frames.append).listening() as observed:
         checked = bytes_of(known)
     return "" if plain == checked and frames and not observed.failed else (
         f"other bytes with the check: {len(plain)}, {len(checked)}, {observed.failed}")

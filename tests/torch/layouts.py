@@ -21,7 +21,7 @@ from torch.nn import functional
 from zerosim.torch.check.tensors import local
 from zerosim.torch.same.judge import same
 from zerosim.torch.same.record import Entry
-from zerosim.torch.same.recorder import Recorder
+from zerosim.torch.same.recorder import LayoutRecorder
 from zerosim.torch.same.starting import Double, move
 
 WIDTH, HEADS, WORDS, LAYERS, LENGTH, BATCH, MICRO = 16, 4, 24, 4, 8, 2, 4
@@ -445,7 +445,7 @@ CASES = {
 def recorded(run, within=Double):
     """What this rank records of a run."""
     entries = list[Entry]()
-    with within(), Recorder(entries.extend).listening():
+    with within(), LayoutRecorder(entries.extend).listening():
         run()
     return entries
 
@@ -462,7 +462,7 @@ def in_32_bits():
 
     reference = recorded(run(World()), nullcontext)
     entries = list[Entry]()
-    with Recorder(entries.extend, prepare=partial(move, dtype=torch.float32)).listening():
+    with LayoutRecorder(entries.extend, prepare=partial(move, dtype=torch.float32)).listening():
         train(World())
     outcomes = []
     for fault in ("", "small"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from zerosim.core.errors import UsageError
-from zerosim.torch.check import running
+from zerosim.torch.check import checked_run
 from zerosim.torch.check.book import unjudged
 from zerosim.torch.check.judge import judged
 from zerosim.torch.check.record import (
@@ -109,18 +109,18 @@ def test_a_record_with_other_values_and_their_checksum_is_judged_or_refused(tmp_
 def test_records_of_some_ranks_of_another_run_or_by_another_name_are_refused(tmp_path):
     recorded(tmp_path)
     (tmp_path / "rank00001.bak").write_bytes(b"a copy that somebody has kept")
-    assert len(running.read_all(tmp_path)) == 2
+    assert len(checked_run.read_all(tmp_path)) == 2
     (tmp_path / "rank00002").write_bytes((tmp_path / "rank00001").read_bytes())
     with pytest.raises(RecordError, match="rank00002 is the record of rank 1"):
-        running.read_all(tmp_path)
+        checked_run.read_all(tmp_path)
     (tmp_path / "rank00002").unlink()
     with (tmp_path / "rank00001").open("wb") as file:
         write(Frame(Facts(1, 2, run="another")), file)
     with pytest.raises(RecordError, match="records of two runs"):
-        running.read_all(tmp_path)
+        checked_run.read_all(tmp_path)
     (tmp_path / "rank00001").unlink()
     with pytest.raises(RecordError, match="records of 1 of 2 ranks"):
-        judged(running.read_all(tmp_path))
+        judged(checked_run.read_all(tmp_path))
 
 
 # -- the folder of a run
@@ -138,7 +138,7 @@ def alone(tmp_path, monkeypatch):
 
 
 def test_the_folder_of_a_run_is_its_users_alone(alone):
-    asked = running.prepared(running.Asked())
+    asked = checked_run.prepared(checked_run.Asked())
     assert os.path.dirname(asked.folder) == str(alone)
     assert [stat.S_IMODE(os.stat(each).st_mode) for each in (alone, asked.folder)] == [0o700, 0o700]
 
@@ -148,77 +148,78 @@ def test_a_folder_that_another_user_has_made_or_can_change_is_refused(alone, tmp
         (tmp_path / "theirs").mkdir(exist_ok=True)
         make()
         with pytest.raises(UsageError, match="is not a folder that only you can use"):
-            running.prepared(running.Asked())
+            checked_run.prepared(checked_run.Asked())
         assert not [*(tmp_path / "theirs").iterdir()]
         alone.unlink() if alone.is_symlink() else alone.rmdir()
     user = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: user + 1)
     with pytest.raises(UsageError, match="is not a folder that only you can use"):
-        running.prepared(running.Asked())
+        checked_run.prepared(checked_run.Asked())
 
 
 def test_a_folder_with_records_of_another_run_is_refused_and_paths_do_not_depend_on_the_current_one(alone, tmp_path):
-    asked = running.prepared(running.Asked(records="records", json="found.json"))
+    asked = checked_run.prepared(checked_run.Asked(records="records", json="found.json"))
     assert (asked.records, asked.json) == (str(tmp_path / "records"), str(tmp_path / "found.json"))
-    assert running.prepared(running.Asked(records="records")).run == asked.run  # another rank of this run
+    assert checked_run.prepared(checked_run.Asked(records="records")).run == asked.run  # another rank of this run
     (tmp_path / "records" / "run").write_text("another")
     with pytest.raises(UsageError, match="holds another run; give --records an empty folder"):
-        running.prepared(running.Asked(records="records"))
+        checked_run.prepared(checked_run.Asked(records="records"))
     (tmp_path / "records" / "run").write_text(asked.run)
-    running.Pen(asked).end(Frame(Facts(), ended="0"))
+    checked_run.Pen(asked).end(Frame(Facts(), ended="0"))
     with pytest.raises(UsageError, match="holds another run"):
-        running.prepared(running.Asked(records="records"))
+        checked_run.prepared(checked_run.Asked(records="records"))
 
 
 @pytest.mark.parametrize("file", ["/no/such/found.json", "."])
 def test_a_file_that_cannot_be_written_is_refused_before_the_script(file, alone):
     with pytest.raises(UsageError, match="cannot be written: "):
-        running.prepared(running.Asked(json=file))
+        checked_run.prepared(checked_run.Asked(json=file))
 
 
 # -- verdicts that would be lost
 
 def test_a_rank_follows_no_link_and_says_if_its_record_is_gone(alone, tmp_path, capsys):
-    asked = running.prepared(running.Asked(records="records"))
+    asked = checked_run.prepared(checked_run.Asked(records="records"))
     (tmp_path / "kept").write_text("of the user")
     (tmp_path / "records" / "rank00000").symlink_to(tmp_path / "kept")
-    running.Pen(asked).end(Frame(Facts(), ended="0"))
+    checked_run.Pen(asked).end(Frame(Facts(), ended="0"))
     assert (tmp_path / "kept").read_text() == "of the user"
     (tmp_path / "records" / "rank00000").unlink()
-    (pen := running.Pen(asked)).keep(Frame(Facts()))
+    (pen := checked_run.Pen(asked)).keep(Frame(Facts()))
     (tmp_path / "records" / "rank00000").unlink()
     pen.end(Frame(Facts(), ended="0"))
     assert pen.broken == "it was removed while the script ran"
     assert capsys.readouterr().err.count("zerosim: the record of rank 0 could not be written") == 2
 
 
-@pytest.mark.parametrize(("wrong", "code"), [(False, running.BROKEN), (True, running.FOUND)])
+@pytest.mark.parametrize(("wrong", "code"), [(False, checked_run.BROKEN), (True, checked_run.FOUND)])
 def test_a_verdict_that_nobody_can_read_is_no_success(wrong, code, tmp_path, monkeypatch):
     recorded(tmp_path, wrong)
     for stream in (None, (tmp_path / "closed").open("w")):
         if stream:
             stream.close()
         monkeypatch.setattr(sys, "stderr", stream)
-        assert running.say(tmp_path, running.Asked()) == code
+        assert checked_run.say(tmp_path, checked_run.Asked()) == code
 
 
 def test_findings_that_cannot_be_written_are_said_and_are_no_success(tmp_path, capsys):
     recorded(tmp_path)
-    assert running.say(tmp_path, running.Asked()) == 0
+    assert checked_run.say(tmp_path, checked_run.Asked()) == 0
     (tmp_path / "folder").mkdir()
-    assert running.say(tmp_path, running.Asked(json=str(tmp_path / "gone" / "found.json"))) == running.BROKEN
+    gone = str(tmp_path / "gone" / "found.json")
+    assert checked_run.say(tmp_path, checked_run.Asked(json=gone)) == checked_run.BROKEN
     assert "could not be written" in capsys.readouterr().err
 
 
 def test_a_check_that_has_ended_before_the_script_is_no_success(tmp_path, capsys):
-    assert running.say(recorded(tmp_path, failed="OSError: no space"), running.Asked()) == running.BROKEN
+    assert checked_run.say(recorded(tmp_path, failed="OSError: no space"), checked_run.Asked()) == checked_run.BROKEN
     assert "the check has ended on rank 0: OSError: no space" in capsys.readouterr().err
 
 
 def test_findings_come_last_in_the_text_first_in_the_document_and_in_the_banner_of_torchrun(
         tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "banner"))
-    assert running.say(recorded(tmp_path, wrong=True), running.Asked(json=str(tmp_path / "found.json"))) == 1
+    assert checked_run.say(recorded(tmp_path, wrong=True), checked_run.Asked(json=str(tmp_path / "found.json"))) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("zerosim: FOUND step 1, rank 0: N times the mean")
     assert [*json.loads((tmp_path / "found.json").read_text())][:2] == ["schema", "findings"]
@@ -226,5 +227,5 @@ def test_findings_come_last_in_the_text_first_in_the_document_and_in_the_banner_
 
 
 def test_nothing_observed_is_no_success(tmp_path, capsys):
-    assert running.say(tmp_path, running.Asked()) == running.UNSEEN
+    assert checked_run.say(tmp_path, checked_run.Asked()) == checked_run.UNSEEN
     assert "nothing was observed" in capsys.readouterr().err

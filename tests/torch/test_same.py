@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.torch.test_check import PLAIN, findings, torchrun
+from tests.torch.launch import PLAIN, findings, torchrun
 
 torch = pytest.importorskip("torch", reason="make oracles runs these in an environment that has PyTorch")
 

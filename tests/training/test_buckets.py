@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.verdict.test_planted import fails, outcome_of
+from tests.verdict.outcomes import fails, outcome_of
 from zerosim.training.buckets import Buckets
 
 TINY = 0.00004

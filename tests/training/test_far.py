@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.training import labelled, scenario
-from tests.verdict.test_planted import fails, outcome_of
+from tests.training.variants import BOTH, UPDATES
+from tests.verdict.outcomes import fails, outcome_of
 from zerosim.autograd.shelf import in_memory, offloaded
 from zerosim.commands.cli import main
 from zerosim.models.units import Task
@@ -22,8 +23,6 @@ from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.verdict.shapes import StepsOnShapes, expected
 
-UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
-FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)
 INPUTS = {"recompute": True, "offload_activations": True, "hidden": (5, 4, 7)}
 def memory(outcome, number=0):
     return outcome.trained[number].measured.memory[0]
@@ -115,7 +114,7 @@ def test_state_that_is_not_brought_is_seen(monkeypatch):
 
 
 def test_state_that_stays_on_the_device_is_seen(monkeypatch):
-    monkeypatch.setattr(Storage, "room", lambda self, kind: self.device)
+    monkeypatch.setattr(Storage, "allocator", lambda self, kind: self.device)
     fails(outcome_of(**UPDATES, stages=("zero3",)), "bytes kept are not the formula's")
 
 

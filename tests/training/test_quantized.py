@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.training import labelled
-from tests.training.test_variants import run
+from tests.training.variants import run
 from zerosim.training.build import alone
 from zerosim.training.experiment import Experiment
 

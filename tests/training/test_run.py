@@ -70,7 +70,7 @@ def test_a_rank_has_a_second_channel_where_any_row_needs_one(whole, own, channel
     rows = replace(scenario(), parallel=Parallel(prefetch=whole), variant=(
         Variant(prefetch=False), Variant(prefetch=own)))
     monkeypatch.setattr("zerosim.verdict.judged_run.measure", lambda *arguments: arguments[4:5])
-    monkeypatch.setattr("zerosim.verdict.judged_run.judge", lambda comm, world, experiment, measured: measured[0])
+    monkeypatch.setattr("zerosim.verdict.judged_run.outcome_of", lambda comm, world, experiment, measured: measured[0])
     assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.laws.digests import differences, shipped_left
+from tests.laws.draws import RECORD, SAME
 from tests.laws.running import ran, shipped
-from tests.laws.test_runs import RECORD, SAME
 from tests.small import SCENARIOS, small
 from tests.training import claiming
 from zerosim.scenario import load

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.models.test_split_models import MLP, read
+from tests.models.split import MLP, read
 from tests.training.checkpointing import go
 from zerosim.core.errors import CheckpointError
 from zerosim.models.units import Task

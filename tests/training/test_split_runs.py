@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.models.test_mixture import MIXTURE, PIECES
-from tests.models.test_split_models import EVEN, GPT, LLAMA, MLP, outcome, read
+from tests.models.split import EVEN, GPT, LLAMA, MIXTURE, MLP, PIECES, outcome, read
 from tests.observe.tracing import read_trace, span_faults
 from tests.pages import page_of
 from zerosim.autograd import ring_attention

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.training import SMALL, labelled, only_row, sabotaged, scenario
+from tests.training import labelled, only_row, sabotaged, scenario
+from tests.training.variants import run
 from zerosim.core.allocation import allocate
 from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.observe.observed import Observed
@@ -13,19 +14,7 @@ from zerosim.stages import STAGES
 from zerosim.stages.scaling import INITIAL_SCALE
 from zerosim.training.build import initial_weights
 from zerosim.training.build import replica as replica_of
-from zerosim.training.experiment import prepare
-from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import spawn
-
-
-def run(base=None, *, dataset=None, **changes):
-    return run_locally(prepare(scenario(base or SMALL, **changes), dataset or labelled(), keep_weights=True))
-
-
-def tensors(stage):
-    """The final weights by parameter."""
-    return {name: view for unit, flat in stage.measured.weights.items() for name, view in unit.views(flat).items()}
-
 
 # Loss scaling.
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.verdict.test_planted import outcome_of
+from tests.verdict.outcomes import outcome_of
 from zerosim.core.allocation import allocate
 from zerosim.observe.ledger import Ledger, Lifetime
 from zerosim.observe.observed import ObservedAllocator

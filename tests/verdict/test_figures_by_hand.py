@@ -10,9 +10,8 @@ from tests.training import labelled, scenario
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
 from zerosim.core.allocation import allocate
+from zerosim.core.bits import NOT_A_NUMBER, digest, with_one_nan
 from zerosim.core.comm import strided
-from zerosim.core.digests import digest
-from zerosim.core.not_a_number import NOT_A_NUMBER
 from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Directions, Layout, Mesh, full, split
 from zerosim.models.mlp import mlp
@@ -103,11 +102,11 @@ def test_rows_that_end_otherwise_are_those_that_differ_from_the_first():
     """Those that split the model in another way have other sums, and are not compared."""
     rows = [
         SimpleNamespace(
-            config=SimpleNamespace(course=name, model=SimpleNamespace(task=SimpleNamespace(parallel=split))),
+            config=SimpleNamespace(reference_key=name, model=SimpleNamespace(task=SimpleNamespace(parallel=split))),
             equal=True, weights_sha256=sha256, measured=SimpleNamespace(weights_sha256=sha256))
         for name, sha256, split in (("a", "x", 1), ("b", "x", 1), ("c", "y", 1), ("d", "y", 1), ("e", "z", 2))
     ]
-    found = [(first.course, other.course) for first, other in different_rows(rows)]
+    found = [(first.reference_key, other.reference_key) for first, other in different_rows(rows)]
     assert found == [("a", "c"), ("a", "d")]
 
 
@@ -199,3 +198,12 @@ def test_plans_of_a_segment_are_those_of_the_gradients_that_are_wanted():
     plans = {(p, i): unit.segments[0].plan((1, 3), of_parameters=p, of_input=i) for p in (0, 1) for i in (0, 1)}
     assert {key: bool(plan.differentiated) for key, plan in plans.items()} == {
         (0, 0): False, (0, 1): True, (1, 0): False, (1, 1): True}
+
+
+def test_there_is_one_nan_and_it_is_this_processors():
+    assert np.isnan(NOT_A_NUMBER)
+    assert type(NOT_A_NUMBER) is np.float32
+    nans = np.array([0x7FC00000, 0xFFC00000, 0x7FC00001, 0x7F800001], np.uint32).view(np.float32)
+    assert with_one_nan(nans) is nans
+    assert set(nans.view(np.uint32).tolist()) == {int(NOT_A_NUMBER.view(np.uint32))}
+    assert with_one_nan(np.array([np.inf, -0.0], np.float32)).tolist() == [np.inf, -0.0]

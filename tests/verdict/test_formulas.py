@@ -8,35 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from zerosim.models.units import Task
+from tests.verdict.configs import config
 from zerosim.observe.traffic import Count
-from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldKeys
-from zerosim.training.config import configured
-from zerosim.verdict.resting import Resting, needed_as_began, resting_bytes
+from zerosim.verdict.resting import Resting, needed_at_beginning, resting_bytes
 from zerosim.verdict.shapes import expected as expected_memory
-from zerosim.verdict.traffic import due, message_copies, message_lengths, most_messages, volume
+from zerosim.verdict.traffic import counts_due, message_copies, message_lengths, most_messages, volume
 
-BASE = Scenario(
-    world=WorldKeys(3), model=ModelKeys(hidden=(5, 4), activation="relu"),
-    train=Train(steps=4, micro_batch=2, micro_batches=6), parallel=Parallel(accumulation="layered"), check=Check(),
-)
 FP16 = {"precision": "fp16"}
 PARTS, BOUNDARY = {"accumulation": "micro_batch"}, {"accumulation": "boundary"}
 WIDE_WIRE, WIDE_SUMS = {"reduce_dtype": "fp32"}, {"accumulate_dtype": "fp32"}
 FROZEN = {"frozen": (0, 1, 2)}
-
-
-def config(stage, *keys, inputs=6, outputs=3):
-    """The row that trains by `stage`, with these keys, each of the section that has it."""
-    said, built = {"stages": (stage,)}, {}
-    for each in keys:
-        said |= each
-    for section in ("world", "model", "train", "parallel"):
-        before = getattr(BASE, section)
-        built[section] = replace(before, **{key: said.pop(key) for key in [*said] if hasattr(before, key)})
-    assert not said
-    (row,) = replace(BASE, **built).rows
-    return configured(row, Task(inputs, outputs, "cross_entropy"))
 
 
 def peak(found, *kinds):
@@ -154,7 +135,7 @@ def walk(calls, sent, messages=2):
 
 def due_on(found, rank, updates):
     """What is due by collective; the largest message is claimed elsewhere."""
-    return {name: replace(each, largest_message_bytes=0) for name, each in due(found, rank, updates).items()}
+    return {name: replace(each, largest_message_bytes=0) for name, each in counts_due(found, rank, updates).items()}
 
 
 CLIP = {"clip_norm": 1.0}
@@ -208,6 +189,6 @@ def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
     ("zero3", [{"prefetch": True}], {}),
 ])
 def test_what_is_still_needed_as_something_begins(stage, keys, expected):
-    found = needed_as_began(config(stage, *keys))
+    found = needed_at_beginning(config(stage, *keys))
     assert {name: tuple(needed.values()) if len(needed) > 1 else needed["parameters"]
             for name, needed in found.items()} == expected

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.training import labelled, scenario
-from tests.verdict.test_formulas import config
+from tests.verdict.configs import config
 from zerosim.core.allocation import allocate
 from zerosim.core.orders import ORDERS
 from zerosim.observe.observed import Observed
@@ -47,7 +47,7 @@ def test_what_is_true_of_each_stage():
 def left(owners):
     found = RankMemory(
         rank=0, resting_bytes={}, peak_bytes={}, owners={kind: owners.get(kind, {}) for kind in KINDS},
-        at_rest=owners.get("at rest", {}), held_as_began=owners.get("as began", {}))
+        at_rest=owners.get("at rest", {}), held_at_beginning=owners.get("as began", {}))
     copies = message_copies(config("ddp")) if owners.get("copies") else None
     due = memory_due(config("ddp"), 0, config("ddp").steps_here, copies)
     return [*overweight(found, due), *lingering(found, due)]
@@ -144,5 +144,5 @@ def test_the_second_channel_carries_what_is_prefetched_and_what_is_reduced_besid
         comm, channel = (Observed(SimpleNamespace(rank=0, size=1)) for _ in range(2))
         mine = build.replica(config("zero3", {"ranks": 1}, keys), comm, allocate, channel)
         assert isinstance(mine.gathering, Prefetched) is gathers
-        assert [beside._comm for beside in (getattr(mine.gathering, "_beside", None), mine.overlap) if beside] == (
-            [channel] * (gathers + reduces))
+        seconds = getattr(mine.gathering, "_second_channel", None), mine.overlap
+        assert [second._comm for second in seconds if second] == [channel] * (gathers + reduces)

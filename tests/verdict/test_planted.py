@@ -5,7 +5,8 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 
-from tests.training import run, sabotaged
+from tests.training import sabotaged
+from tests.verdict.outcomes import fails, outcome_of
 from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario import Check
@@ -17,10 +18,6 @@ from zerosim.training.program import Run
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}
-
-
-def outcome_of(**changes):
-    return run(**{"steps": 2, **changes})
 
 
 def plant(monkeypatch, name, fault):
@@ -66,13 +63,6 @@ def set_gradient(where, value=np.nan):
         mine = held if len(held) < replica.units[1].count else replica.own(held)
         mine[0] = value
     return change
-
-
-def fails(outcome, words):
-    """Every failure is of the first row, and says these words."""
-    assert outcome.failures, "nothing was noticed"
-    assert {name for name, _ in outcome.failures} == {outcome.trained[0].name}
-    assert any(words in what for _, what in outcome.failures), outcome.failures
 
 
 # What a rank holds.
@@ -429,7 +419,7 @@ def one_off(value, path, by):
 
 NOT_DUE = {"rank", "alive_bytes", "resident_bytes", "padding_bytes", "curve", "least_bytes"}
 """What is measured and not due: numbers of ranks, what the system says, a curve, and bounds."""
-AT_MOST = {"owners", "held_as_began"}
+AT_MOST = {"owners", "held_at_beginning"}
 """Figures that may be lower than what is due: the sums of owners are held from below too."""
 MANY = {"frozen": (0,), "offload_optimizer": "host", "recompute": (1,), "clip_norm": 0.5, "precision": "bf16"}
 
@@ -439,13 +429,13 @@ MANY = {"frozen": (0,), "offload_optimizer": "host", "recompute": (1,), "clip_no
 def test_every_judged_figure_that_is_one_off_fails(keys):
     (row,), judged = outcome_of(**keys).trained, set()
     assert row.failures == []
-    due = {path[1:] for path in numbers(row.due.memory[0].held_as_began, (0, "held_as_began"))}
+    due = {path[1:] for path in numbers(row.due.memory[0].held_at_beginning, (0, "held_at_beginning"))}
     for what in ("traffic", "memory", "operations", "updates"):
         measured = getattr(row.measured, what)
         for path in [()] if what == "updates" else numbers(measured):
             names = {name for name in path if isinstance(name, str)}
             unordered = path[1:] == ("peak_bytes", "total") and "total" not in row.due.memory[0].least_bytes
-            unasked = "held_as_began" in names and path[1:] not in due
+            unasked = "held_at_beginning" in names and path[1:] not in due
             if names & NOT_DUE or path[1:] == ("calls",) or unasked or unordered:
                 continue
             for by in (1, -1)[: 1 if names & AT_MOST else 2]:

@@ -16,8 +16,8 @@ from zerosim.proofs import proof
 from zerosim.proofs.ended import endless_loop
 from zerosim.show import recorded
 from zerosim.worlds import local
+from zerosim.worlds.call_stack import CodePlace
 from zerosim.worlds.local import StillRunning, spawn
-from zerosim.worlds.running import CodePlace
 
 GATHER = """\
 from zerosim.core.comm import left, right

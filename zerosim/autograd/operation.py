@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,6 @@ import numpy.typing as npt
 from zerosim.core.allocation import Array
 from zerosim.core.errors import CollectiveError, ZerosimError
 from zerosim.core.extents import Extent
-
-if TYPE_CHECKING:
-    from zerosim.autograd.graph import Variable
 
 Shape = tuple[int, ...]
 
@@ -51,8 +48,24 @@ class Empty(Protocol):
     def __call__(self, shape: Shape, dtype: npt.DTypeLike, /) -> Array: ...
 
 
+Value = TypeVar("Value", bound="Operand")
+
+
+class OperandGraph(Protocol[Value]):
+    """A graph: it records an operation on its values, and returns the value of the output."""
+
+    def apply(self, operation: "Operation", inputs: Sequence[Value], settings: Mapping[str, Any], /) -> Value: ...
+
+
+class Operand(Protocol):
+    """A value of a graph, on which a model's code calls operations."""
+
+    @property
+    def graph(self) -> OperandGraph[Self]: ...
+
+
 class Into:
-    """The wanted gradients of one backward, by input: `room(name)` is memory for one, taken when it is first read.
+    """The wanted gradients of one backward, by input: `memory(name)` is memory for one, taken when it is first read.
 
     >>> into = Into({"x": (2,)}, lambda name: np.zeros(2))
     >>> "x" in into, "weight" in into, into["x"]
@@ -62,11 +75,11 @@ class Into:
     array([1., 1.])
     """
 
-    def __init__(self, shapes: Mapping[str, Shape], room: Callable[[str], Array]) -> None:
+    def __init__(self, shapes: Mapping[str, Shape], memory: Callable[[str], Array]) -> None:
         self.shapes = shapes
         self.passed = set[str]()
         """The gradients that were set, and not written."""
-        self._room = room
+        self._memory = memory
         self._arrays: dict[str, Array] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -77,7 +90,7 @@ class Into:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._arrays:
-            self._arrays[name] = self._room(name)
+            self._arrays[name] = self._memory(name)
         return self._arrays[name]
 
     def __setitem__(self, name: str, gradient: Array) -> None:
@@ -169,5 +182,5 @@ class Operation:
             raise ZerosimError(f"{self.name} cannot be computed of {named}: {error}") from error
         return (y[0] if self.saves else y), inputs
 
-    def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
+    def __call__(self, *inputs: Value, **settings: Any) -> Value:
         return inputs[0].graph.apply(self, inputs, settings)

@@ -30,8 +30,8 @@ def offloaded(near: Allocator, far: Allocator, carry: Callable[[str, str, Array,
     give the same bits.
     """
 
-    def copied(room: Allocator, way: str, owner: str, array: Array) -> Array:
-        copy = room(array.shape, array.dtype, kind="activations", owner=owner)
+    def copied(allocate: Allocator, way: str, owner: str, array: Array) -> Array:
+        copy = allocate(array.shape, array.dtype, kind="activations", owner=owner)
         carry(f"activations, {way}", owner, copy, array)
         return copy
 

@@ -26,18 +26,15 @@ large transformer models" (2022), section 4.2.2.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operation import Empty, Into, Operation, Value
 from zerosim.autograd.operations.shapes import copy_of, refuse
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.core.sharding import JOINS
-
-if TYPE_CHECKING:
-    from zerosim.autograd.graph import Variable
 
 
 class TapeGroup(Protocol):
@@ -146,7 +143,7 @@ def added_over(groups: TapeGroups, sums: Iterable[float]) -> Iterable[float]:
 class TapeCollective(Operation):
     """A linear operation over the group named `group`; over one rank it returns its input."""
 
-    def __call__(self, *inputs: "Variable", **settings: Any) -> "Variable":
+    def __call__(self, *inputs: Value, **settings: Any) -> Value:
         return inputs[0] if settings["group"].alone else super().__call__(*inputs, **settings)
 
 

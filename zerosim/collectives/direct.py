@@ -2,7 +2,7 @@
 
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     partner    the rank of this step, to which and from which a rank sends and receives; from 0 up
-    mine       this rank's contribution to its own chunk
+    own        this rank's contribution to its own chunk
 
 Laws, for n bytes in all chunks together and N = size:
 

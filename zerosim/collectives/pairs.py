@@ -72,10 +72,10 @@ def ranked(reduce: Reduction, source: int, rank: int) -> Reduction:
 
 
 def in_turn(reduce: Reduction, source: int, rank: int, own: Payload) -> Reduction | None:
-    """A function that adds the next arrival when the others arrive in rank order and `rank` contributes `mine`.
+    """A function that adds the next arrival when the others arrive in rank order and `rank` contributes `own`.
 
-    After it, `into` is the sum of ranks 0 … source, left to right, with `mine` at its own place; before the first,
-    `into` holds `mine`.
+    After it, `into` is the sum of ranks 0 … source, left to right, with `own` at its own place; before the first,
+    `into` holds `own`.
     """
     if source == 0 and rank > 1:
         return None
@@ -84,7 +84,7 @@ def in_turn(reduce: Reduction, source: int, rank: int, own: Payload) -> Reductio
     if source == 0:
         return reduce
 
-    def and_mine(arrived: Payload, total: Payload) -> Payload:
+    def and_own(arrived: Payload, total: Payload) -> Payload:
         return reduce(reduce(total, arrived), own)
 
-    return and_mine
+    return and_own

@@ -3,7 +3,7 @@
     chunks     one view for each rank, cut from one flat vector by `sharding.split`
     partner    the rank whose number (among the members, in all_reduce) differs in one bit
     theirs     the chunks that the partner keeps
-    mine       the chunks that this rank keeps
+    ours       the chunks that this rank keeps
     members    the ranks that remain after folding
 
 Laws, for n bytes in all chunks together and N = size:
@@ -57,7 +57,7 @@ def all_reduce(comm: Communicator, chunks: Chunks, reduce: Reduction = np.add) -
 
 
 def meetings(rank: int, size: int, chunks: Any) -> Iterator[tuple[int, Any, Any]]:
-    """The partners of `rank`, nearest first, with `theirs` and `mine`; none for a rank that folded.
+    """The partners of `rank`, nearest first, with `theirs` and `ours`; none for a rank that folded.
 
     >>> list(meetings(1, 4, range(4)))
     [(0, range(0, 2), range(2, 4)), (3, range(3, 4), range(2, 3))]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from zerosim.collectives.kinds import COLLECTIVES
 
-MOST_RANKS = 4096
+MOST_LISTED = 4096
 NO_PYTHON = "refuse scenarios that name Python code, such as mine.py:lion"
 
 
 def add_collective(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of a collective: the ranks on a host, and what a user's function implements."""
     parser.add_argument(
-        "--ranks-per-host", type=whole_number(1, MOST_RANKS), metavar="P",
+        "--ranks-per-host", type=whole_number(1, MOST_LISTED), metavar="P",
         help="ranks on each host, for two_level.* and two_hop.*; default 2")
     parser.add_argument(
         "--as", choices=COLLECTIVES, dest="collective",
@@ -33,9 +33,9 @@ def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
         for part in text.split(","):
             first, dots, last = part.partition("..")
             stretch = range(read(first), read(last if dots else first) + 1)
-            if not 0 < len(stretch) <= MOST_RANKS:
+            if not 0 < len(stretch) <= MOST_LISTED:
                 raise argparse.ArgumentTypeError(
-                    f"{part!r}; give a number, a range 2..9 or a list 2,4,8, of at most {MOST_RANKS} numbers")
+                    f"{part!r}; give a number, a range 2..9 or a list 2,4,8, of at most {MOST_LISTED} numbers")
             counts |= dict.fromkeys(stretch)
         return list(counts)
 

@@ -21,7 +21,7 @@ from zerosim.verdict.blocks import transformer
 from zerosim.verdict.model_states import PRECISIONS, TABLES, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-MOST_PARAMETERS, MOST_RANKS = 10**15, 10**9
+MOST_PARAMETERS, MOST_DEVICES = 10**15, 10**9
 FIGURE_1 = 7_500_000_000, [64]
 """The numbers of parameters and ranks in Figure 1 of the ZeRO paper."""
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--table", choices=["figure1", *TABLES], help="compute a table of the ZeRO paper from the formulas")
     parser.add_argument(
-        "--ranks", type=whole_numbers(1, MOST_RANKS), metavar="N,N",
+        "--ranks", type=whole_numbers(1, MOST_DEVICES), metavar="N,N",
         help="data-parallel ranks; several numbers: a column for each")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",

@@ -7,7 +7,7 @@ import argparse
 
 from zerosim.commands.arguments import add_collective, whole_numbers
 from zerosim.commands.output import conclude, standard_output
-from zerosim.proofs.proof import MOST_RANKS
+from zerosim.proofs.proof import MOST_PROVED_RANKS
 from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "subject", help="an algorithm (zerosim show --list names all), a collective on the tape such as copy_to, or "
                         "my_file.py:my_all_reduce")
     parser.add_argument(
-        "--ranks", type=whole_numbers(1, MOST_RANKS), default=[4], metavar="N",
+        "--ranks", type=whole_numbers(1, MOST_PROVED_RANKS), default=[4], metavar="N",
         help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
     parser.add_argument(
         "--elements", type=whole_numbers(0, MOST_ELEMENTS), metavar="N",

@@ -10,7 +10,7 @@ from zerosim.commands.arguments import add_collective, whole_number
 from zerosim.commands.output import conclude, standard_output, write_json
 from zerosim.core.errors import UsageError
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.recorded import MOST_RANKS, shown
+from zerosim.show.recorded import MOST_SHOWN_RANKS, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
              "several stages such as ddp,zero3, or my_file.py:my_all_reduce")
     asked.add_argument(
         "--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks (default 8)")
-    parser.add_argument("--ranks", type=whole_number(1, MOST_RANKS), metavar="N", help="number of ranks; default 4")
+    parser.add_argument(
+        "--ranks", type=whole_number(1, MOST_SHOWN_RANKS), metavar="N", help="number of ranks; default 4")
     parser.add_argument(
         "--root", type=int, metavar="R", help="the root rank of broadcast, reduce, scatter, gather; default 0")
     add_collective(parser)
     parser.add_argument(
-        "--shard-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
+        "--shard-ranks", type=whole_number(1, MOST_SHOWN_RANKS), metavar="G",
         help="for a stage: shard over groups of so many neighbouring ranks (HSDP)")
     parser.add_argument(
-        "--secondary-ranks", type=whole_number(1, MOST_RANKS), metavar="G",
+        "--secondary-ranks", type=whole_number(1, MOST_SHOWN_RANKS), metavar="G",
         help="for zero3: keep a second shard of the weights over so many neighbouring ranks, for backward")
     parser.add_argument(
         "--round", type=whole_number(0, 10**6), metavar="K",

@@ -16,7 +16,7 @@ A message has all scales, little-endian, and then all codes. Of two elements in 
 bits; an odd last one has zeros above it. If a scale is 0 (a block of zeros, or of numbers so small that the division
 underflows) elements are divided by 1. Decoding multiplies code and scale in float32. Elements that are not finite are
 sent as the code for not a number, so such an element does not widen its block's scale and is not lost; it is decoded as
-the one NaN of `not_a_number`.
+the one NaN of `bits`.
 
 Because both are functions, a reference can replay them, and quantised training is compared by raw bytes.
 
@@ -37,7 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.core.allocation import Array
-from zerosim.core.not_a_number import NOT_A_NUMBER, with_one_nan
+from zerosim.core.bits import NOT_A_NUMBER, with_one_nan
 
 SCALE = np.dtype("<f4")
 PIECE = 1 << 14

@@ -21,7 +21,7 @@ from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations.attention import beside, rotary
+from zerosim.autograd.operations.attention import join_heads, rotary
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import gelu, silu
 from zerosim.autograd.operations.embedding import embedding, positions
@@ -217,9 +217,9 @@ def qkv_of_latents(w: Weights, h: Variable, s: TransformerShape) -> tuple[Variab
 
     of_queries = latent("q") if s.query_latent else column_input(h, parallel)
     of_keys, key = latent("kv"), column_input(down("k_rotary"), parallel)
-    q = beside(up(of_queries, "q_up"), turned(up(of_queries, "q_rotary"), s.rotary_size, s), heads=heads,
+    q = join_heads(up(of_queries, "q_up"), turned(up(of_queries, "q_rotary"), s.rotary_size, s), heads=heads,
                other_heads=heads)
-    k = beside(up(of_keys, "k_up"), turned(key, s.rotary_size, s), heads=heads, other_heads=1)
+    k = join_heads(up(of_keys, "k_up"), turned(key, s.rotary_size, s), heads=heads, other_heads=1)
     return q, k, up(of_keys, "v_up")
 
 

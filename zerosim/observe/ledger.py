@@ -76,7 +76,7 @@ class Ledger:
     curve: Curve = field(default_factory=list)
     lifetimes: list[Lifetime] = field(default_factory=list)
     """In the order of allocation, without memory for messages and empty arrays."""
-    held_as_began: defaultdict[str, Counter[Kind]] = field(default_factory=lambda: defaultdict(Counter))
+    held_at_beginning: defaultdict[str, Counter[Kind]] = field(default_factory=lambda: defaultdict(Counter))
     """The peak of each kind at the beginnings of the operations in `BEGINNINGS`, by their names."""
     moved_bytes: Counter[str] = field(default_factory=Counter)
     """The bytes that were copied to this memory and back, by kind and direction."""
@@ -119,7 +119,7 @@ class Ledger:
     def began(self, name: str, owner: str) -> None:
         if name in BEGINNINGS:
             with self._lock:
-                self.held_as_began[name] |= Counter(self.now)
+                self.held_at_beginning[name] |= Counter(self.now)
 
     computing = began
 

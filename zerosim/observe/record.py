@@ -19,8 +19,8 @@ import numpy as np
 from zerosim.core.comm import Communicator, Payload, Reduction
 from zerosim.core.errors import Runaway
 from zerosim.observe.observed import Observed
+from zerosim.worlds.call_stack import line_in
 from zerosim.worlds.local import Sends, StillRunning, spawn
-from zerosim.worlds.running import line_in
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class VirtualClock:
 
     >>> clock = VirtualClock()
     >>> clock.compute("forward", 100)
-    >>> with clock.beside():
+    >>> with clock.overlapped():
     ...     ready = clock.communicate("all_gather", 70)
     >>> clock.compute("forward", 50)
     >>> clock.wait(ready)
@@ -33,7 +33,7 @@ class VirtualClock:
     Computation beside a collective that occupies a fifth of the device slows down by that share.
 
     >>> clock = VirtualClock(taken_by_collectives=0.2)
-    >>> with clock.beside():
+    >>> with clock.overlapped():
     ...     ready = clock.communicate("all_gather", 50)
     >>> clock.compute("forward", 100)
     >>> clock.now_ns
@@ -58,7 +58,7 @@ class VirtualClock:
     bound_ns: Counter[str] = field(default_factory=Counter)
     """Computing time by what bounds it: products, attention, memory, offloading."""
     spans: list[Span] = field(default_factory=list)
-    _beside: bool = False
+    _overlapped: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)
 
     @property
@@ -86,10 +86,10 @@ class VirtualClock:
 
     def _slowed_ns(self, ns: int) -> int:
         """The delay of a computation of `ns` by collectives that run beside it."""
-        beside_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
-        if beside_ns <= 0:
+        running_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
+        if running_ns <= 0:
             return 0
-        return round(min(ns / left, beside_ns) * self.taken_by_collectives)
+        return round(min(ns / left, running_ns) * self.taken_by_collectives)
 
     def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
         """Begin a collective as soon as the stream is free; return its end."""
@@ -97,9 +97,9 @@ class VirtualClock:
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         self.sent_by[what] += sent_bytes
-        channel = 2 if self._beside else 1
+        channel = 2 if self._overlapped else 1
         self.spans.append(Span(0, COLLECTIVES, channel, what, unit, began_ns, self.stream_ns, sent_bytes))
-        if not self._beside:
+        if not self._overlapped:
             self.wait(self.stream_ns)
         return self.stream_ns
 
@@ -130,13 +130,13 @@ class VirtualClock:
         self.now_ns = max(until_ns, self.now_ns)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Run the collectives of this block beside the step."""
-        self._beside = True
+    def overlapped(self) -> Iterator[None]:
+        """Let the collectives of this block overlap the step."""
+        self._overlapped = True
         try:
             yield
         finally:
-            self._beside = False
+            self._overlapped = False
 
     def computing(self, name: str, owner: str) -> None:
         """Record the beginning of a computation or of a wait."""

@@ -5,7 +5,7 @@
     loss          its passes over the outputs, in 32 bits; at least a launch
     update        the bytes of gradient, weights and state that it reads and writes; at least a launch
     collective    pipelined, the default: the bytes a rank sends, by the bandwidth of a ring through all ranks,
-                  and a latency per step; or as written: message by message, see `network`
+                  and a latency per step; or as written: message by message, see `fluid`
 
 The first is the roofline of Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
 (2009), for an operation that does not overlap its two parts: it takes their sum, not the larger. So narrow matrix
@@ -39,7 +39,7 @@ from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import Cluster
-from zerosim.plan.network import written_ns
+from zerosim.plan.fluid import written_ns
 from zerosim.verdict.flows import with_messages
 
 

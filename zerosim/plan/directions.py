@@ -16,7 +16,7 @@ from zerosim.core.sharding import Directions, parts_of, split
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs, Price
-from zerosim.plan.network import written_ns
+from zerosim.plan.fluid import written_ns
 from zerosim.plan.sharing import JOINING
 from zerosim.training.groups import shift
 from zerosim.verdict.shapes import TapeCall, TapeCalls

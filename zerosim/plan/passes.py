@@ -53,7 +53,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(eq=False)
-class Recorder:
+class PassRecorder:
     """Records passes of a replica by its clock, its ledger, and the operations of its tape."""
 
     clock: VirtualClock
@@ -127,7 +127,7 @@ def shifted(span: Span, by_ns: int) -> Span:
 class RepeatingReplica(Replica):
     """A replica whose micro-batches are not run again once two in a row were alike, but for the last."""
 
-    recorder: Recorder = field(kw_only=True)
+    recorder: PassRecorder = field(kw_only=True)
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
         last, repeated = list[Pass](), 0
@@ -160,7 +160,7 @@ def add(counts: dict[str, Counter[str]], value: Pass, times: int) -> None:
 class RecordedPipeline(Pipeline):
     """A pipeline whose passes are recorded, and which keeps its outputs until their backward if its software does."""
 
-    recorder: Recorder = field(kw_only=True)
+    recorder: PassRecorder = field(kw_only=True)
     keeps_outputs: bool = field(kw_only=True)
     values: dict[Slot, Pass] = field(default_factory=dict)
     base: Counter[Any] = field(default_factory=Counter)

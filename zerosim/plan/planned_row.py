@@ -25,7 +25,7 @@ from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.rehearsal import Rehearsal, rehearse
 from zerosim.scenario.schema import Scenario
 from zerosim.training.config import Config
-from zerosim.verdict.traffic import due
+from zerosim.verdict.traffic import counts_due
 
 SHARE_THAT_BOUNDS = 0.25
 """A row is bound by communication if exposed communication exceeds this share of its step."""
@@ -144,7 +144,7 @@ class PlannedRow:
         config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
         numbers = [*map(self.cluster.host, range(config.all_ranks))]
         first = range(numbers.count(0))
-        return sum(traffic.between_bytes for rank in first for traffic in due(config, rank, 1, numbers).values())
+        return sum(traffic.between_bytes for rank in first for traffic in counts_due(config, rank, 1, numbers).values())
 
     @property
     def data_unit(self) -> str:

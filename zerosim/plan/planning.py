@@ -25,7 +25,7 @@ from zerosim.models.units import Model, Task
 from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.rehearsal import rehearse
-from zerosim.plan.small import planned_otherwise
+from zerosim.plan.small import plan_fault
 from zerosim.plan.software import Software
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.reading import Origin
@@ -243,7 +243,7 @@ class Unplanned:
         """The planned row. Raises `ScenarioError` if its split model is not the model in one piece."""
         origin, parallel = self.scenario.origin, self.config.parallel
         with origin.blaming(("model", "kind")):
-            wrong = planned_otherwise(self.config)
+            wrong = plan_fault(self.config)
         if wrong:
             raise origin.error(
                 f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))

@@ -75,7 +75,7 @@ def read_plan(
 
 def with_advice(made: Plan, say: Callable[[str], None]) -> Plan:
     """The plan, with what would fit if no row does."""
-    if made.best is not None:
+    if made.best is not None or not made.rows:
         return made
     say("Nothing fits: searching for a layout that does")
     return replace(made, advice=advised(made.rows))

@@ -9,28 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from zerosim.collectives.narrow import OnNarrowWires
-from zerosim.comm import Communicator
 from zerosim.core.allocation import Allocator, Kind
+from zerosim.core.comm import Communicator
 from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
 from zerosim.observe.ledger import Curve, Ledger
-from zerosim.observe.observed import Observed, ObservedAllocator, observed
+from zerosim.observe.observed import Observed, ObservedAllocator, ObservedObject, observed
 from zerosim.observe.trace import WAIT, RankStep
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
 from zerosim.plan.directions import DirectionCosts, TimedCalls, direction_of
-from zerosim.plan.passes import RecordedPipeline, Recorder, RepeatingReplica, like, times_of, together
+from zerosim.plan.passes import PassRecorder, RecordedPipeline, RepeatingReplica, like, times_of, together
 from zerosim.plan.performers import FusedKernels, Performer
 from zerosim.plan.sharing import Sharing
-from zerosim.plan.timed import OnTheClock, PublishedAhead, Timed, TimedCopies, TimedWire, UntilUpdate, UpdateRoom
+from zerosim.plan.timed import TimedChannel, TimedUpdates, timed_wire
 from zerosim.stages.pipeline import Pipeline
-from zerosim.stages.replica import Replica
+from zerosim.stages.replica import Publishing, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import gathering, stepping
@@ -155,8 +155,8 @@ def by_itself(
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
-    replica, calls, room = timed_replica(config, comm, around, ledger, far)
-    recorder = Recorder(clock, ledger, replica.tape.operations, traced)
+    replica, calls, updates = timed_replica(config, comm, around, ledger, far)
+    recorder = PassRecorder(clock, ledger, replica.tape.operations, traced)
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
         replica = RepeatingReplica(**vars(replica), recorder=recorder)
 
@@ -164,7 +164,7 @@ def by_itself(
         recorded.append(RecordedPipeline(*given, recorder=recorder, keeps_outputs=software.keeps_outputs))
         return recorded[0]
 
-    neighbours = Unconnected(config, calls.beside("ends", 2))
+    neighbours = Unconnected(config, calls.group("ends", 2))
     step = stepping(config, config.stage, comm, replica, neighbours, [], pipeline)
     replica.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     replica.state.updates = 1      # not the first step
@@ -174,40 +174,45 @@ def by_itself(
     if traced:
         ledger.begin_curve()
     step(whole_batch(config))
-    room.release()
+    updates.buffers = None
     held.clear()
     if software.ahead:      # weights of the step before are gathered beside one forward
         clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
-        operations=Counter(replica.tape.operations), curve=ledger.curve, host_peak=Counter(far.peak)), recorded
+        operations=Counter(replica.tape.operations), curve=list(ledger.curve), host_peak=Counter(far.peak)), recorded
 
 
 def timed_replica(
     config: Config, comm: "Clocked", around: DirectionCosts, ledger: Ledger, far: Ledger
-) -> tuple[Replica, TimedCalls, UpdateRoom]:
-    """A replica of a row on shapes, with the collectives of its tape and the buffers of its updates."""
+) -> tuple[Replica, TimedCalls, TimedUpdates]:
+    """A replica of a row on shapes, with the collectives of its tape and its updates."""
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
     allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.tuned_room(extent), ledger))
     kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
-    shared = comm.sharing.room(extent)
-    host = HostMemory(ObservedAllocator(shared, far), TimedCopies(clock, cluster.host_memory, lambda: comm.begun))
-    beside, reducing = (observed(kind(comm, clock), comm.instruments, wait=WAIT)
-                        for kind in (OnTheClock, UntilUpdate if software.ahead else OnTheClock))
-    wire = config.weights_wire and TimedWire(config.weights_wire, clock, costs)
-    room = UpdateRoom(allocate, software, comm.sharing)
-    rule = Timed(config.rule, clock, costs, room, on_host="optimizer" in config.on_host)
+    shared = comm.sharing.allocator(extent)
+
+    def carry(what: str, owner: str, into: Any, source: Any) -> None:
+        if comm.begun:
+            clock.carry(what, owner, cluster.host_memory.message_ns(source.nbytes), source.nbytes)
+
+    host = HostMemory(ObservedAllocator(shared, far), carry)
+    gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
+                         for until_update in (False, software.ahead))
+    wire = config.weights_wire and timed_wire(config.weights_wire, clock, costs)
+    rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
-        gathering=gathering(config, beside, wire), reducing=reducing,
+        gathering=gathering(config, gathers, wire), reducing=reducing,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
         policy=None if kernels is None else partial(kernels.plan_of, config.policy))
-    room.replica = replica
+    rule.replica = replica
     if software.ahead:
-        replica.publishing = PublishedAhead(replica.publishing, clock)
-    return replica, calls, room
+        whole = replica.publishing
+        replica.publishing = cast("Publishing", ObservedObject(whole, {"publish": clock.overlapped()(whole.publish)}))
+    return replica, calls, rule
 
 
 def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterator[Any]:

@@ -145,7 +145,7 @@ class LeastTimes:
     def seconds(self, row: Unplanned) -> float:
         """The seconds that the layout's step cannot be below."""
         config = row.config
-        key, ranks = (alone(config).asked, row.scenario.cluster), config.directions.pipeline
+        key, ranks = (alone(config).settings, row.scenario.cluster), config.directions.pipeline
         if key not in self._ns:
             self._ns[key] = layers_ns(row)
         count, layers = (1, ()) if ranks == 1 else (config.parallel.pieces, config.parallel.pipeline_layers)
@@ -245,7 +245,7 @@ def identity(layout: Unplanned) -> Identity:
     stage = "ddp" if config.ranks == 1 and config.stage_key == "zero1" else config.stage_key
     schedule = config.parallel.schedule if config.directions.pipeline > 1 else ALONE["schedule"]
     row = by_keys(config, stage, shard_ranks=config.mesh.group, schedule=schedule)
-    return row.asked, scenario.cluster, scenario.data
+    return row.settings, scenario.cluster, scenario.data
 
 
 def by_keys(config: Config, stage: Name, **keys: Any) -> Config:

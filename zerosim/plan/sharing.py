@@ -105,7 +105,7 @@ class Sharing:
 
         return shared if self.tuned else allocate
 
-    def room(self, allocate: Callable[..., Any]) -> Allocator:
+    def allocator(self, allocate: Callable[..., Any]) -> Allocator:
         """The allocator `allocate` of states, which are shared if they are sharded."""
 
         def shared(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:

@@ -14,7 +14,7 @@ from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
 from zerosim.training.config import Config, configured
-from zerosim.training.one_function import split_otherwise
+from zerosim.training.one_function import split_fault
 
 MOST_PARAMETERS = 10**6
 """The largest user's model that is computed before a plan."""
@@ -22,7 +22,7 @@ KEPT = ("sequence_parallel", "vocabulary_parallel", "context_by", "schedule")
 """The keys of [parallel] on which a split model depends beside numbers of ranks."""
 
 
-def planned_otherwise(config: Config) -> str:
+def plan_fault(config: Config) -> str:
     """The differences between a row's split model and the model in one piece, in words; empty if none were found."""
     if config.directions.places == 1:
         return ""
@@ -31,9 +31,9 @@ def planned_otherwise(config: Config) -> str:
         f"{name}_ranks": min(getattr(config.directions, name), 2) for name in (*Directions().sizes, "pipeline")}
     few |= {name: getattr(asked, name) for name in KEPT} | {"model_chunks": min(asked.model_chunks, 2)}
     if not is_python(model.kind):
-        return found_otherwise(smaller(model), Parallel(stages=("ddp",), **few), Task(
+        return small_fault(smaller(model), Parallel(stages=("ddp",), **few), Task(
             8 if task.tokens else 4, 16 if task.tokens else 4, task.loss, task.tokens))
-    return "" if config.model.count > MOST_PARAMETERS else found_otherwise(model, Parallel(("ddp",), **few), task)
+    return "" if config.model.count > MOST_PARAMETERS else small_fault(model, Parallel(("ddp",), **few), task)
 
 
 def smaller(model: ModelKeys) -> ModelKeys:
@@ -50,13 +50,13 @@ def smaller(model: ModelKeys) -> ModelKeys:
 
 
 @lru_cache(maxsize=256)
-def found_otherwise(model: ModelKeys, parallel: Parallel, task: Task) -> str:
+def small_fault(model: ModelKeys, parallel: Parallel, task: Task) -> str:
     """The differences of a small model, computed once.
 
-    >>> found_otherwise(ModelKeys(hidden=(4,)), Parallel(("ddp",), tensor_ranks=2), Task(4, 4, "cross_entropy"))
+    >>> small_fault(ModelKeys(hidden=(4,)), Parallel(("ddp",), tensor_ranks=2), Task(4, 4, "cross_entropy"))
     ''
     """
     places = parallel.directions.places
     row, *_ = Scenario(
         world=WorldKeys(places), model=model, parallel=parallel, train=Train(micro_batches=2 * places)).rows
-    return split_otherwise(configured(row, task))
+    return split_fault(configured(row, task))

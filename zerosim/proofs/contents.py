@@ -388,7 +388,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
             rest(recorder)
             tape: Any = SymbolTape(comm.rank, number - 1, memory)
             replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
-            step(Batch(number, inputs, inputs, samples=size, first=comm.rank))
+            step(Batch(number, inputs, inputs, counted=size, first=comm.rank))
         rest(recorder)
 
     spawn(program, size, limit_seconds=limit_seconds)

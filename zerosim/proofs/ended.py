@@ -6,8 +6,8 @@ from pathlib import Path
 
 from zerosim.core.errors import Runaway, did_you_mean
 from zerosim.core.parts.loading import meant
+from zerosim.worlds.call_stack import CodePlace, places_of
 from zerosim.worlds.local import StillRunning
-from zerosim.worlds.running import CodePlace, places_of
 
 
 def raised(error: BaseException, file: str) -> str:

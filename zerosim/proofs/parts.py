@@ -150,7 +150,7 @@ TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
-    trials = [Claim(says, partial(trains_otherwise, name, part, **changes), first=number == 0)
+    trials = [Claim(says, partial(training_fault, name, part, **changes), first=number == 0)
               for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
     return [*trials, Claim(
         "what its file allocates by itself does not outlive a step", partial(outlives, name, part))]
@@ -189,7 +189,7 @@ SAMPLES_OF_A_STAGE = Dataset(
     RANDOM.standard_normal((24, 3)).astype(np.float32), RANDOM.integers(0, 2, 24), None, None, 2)
 
 
-def trains_otherwise(
+def training_fault(
     name: str, part: Stage, ranks: int = 4, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
     parallel: dict[str, Any] | None = None,
 ) -> str | None:
@@ -265,11 +265,11 @@ def model_claims(name: str, kind: ModelKind) -> list[Claim]:
               first=True),
         Claim("its gradients are what differences of forward say, in float64", lambda: wrong_slope(build())),
         Claim(TRAINED, partial(differs, model=settings, data={"source": "text"} if task.tokens else {})),
-        Claim("over two ranks of any direction it is the model in one piece", partial(split_otherwise, settings, task)),
+        Claim("over two ranks of any direction it is the model in one piece", partial(split_fault, settings, task)),
     ]
 
 
-def split_otherwise(settings: ModelKeys, task: Task) -> str | None:
+def split_fault(settings: ModelKeys, task: Task) -> str | None:
     """The first difference of the model over two ranks of a direction, in float64; None where it cannot be split."""
     for direction in ("tensor", "context", "expert"):
         sizes: dict[str, Any] = {f"{direction}_ranks": 2}

@@ -78,7 +78,7 @@ LONG, LONGER = (33, 129, 1025), 2
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
 
-MOST_RANKS = 256
+MOST_PROVED_RANKS = 256
 """The most ranks of a proof, for which the ring takes half a minute and 0.8 GB; both grow with the cube."""
 
 WAITING = "sends that wait for their receivers, as MPI sends may"
@@ -165,9 +165,9 @@ def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | 
     if subject.collective not in COLLECTIVES:
         raise UsageError(f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show "
                          "draws its messages")
-    if max(asked) > MOST_RANKS:
-        raise UsageError(f"a proof is on at most {MOST_RANKS} ranks, not {max(asked)}, since it keeps every rank's "
-                         "vector after every message; give fewer ranks")
+    if max(asked) > MOST_PROVED_RANKS:
+        raise UsageError(f"a proof is on at most {MOST_PROVED_RANKS} ranks, not {max(asked)}, since it keeps every "
+                         "rank's vector after every message; give fewer ranks")
     served = [size for size in asked if subject.serves(size)]
     row = subject.algorithm or subject.declared
     if not served and row is not None:
@@ -321,7 +321,7 @@ def check_order(proof: Proof, case: Case) -> None:
     row = case.subject.algorithm or case.subject.declared
     if row is not None and row.order is not None:
         proof.order = "declared"
-        proof.faults += declared_otherwise(case, row.order, row.users)
+        proof.faults += order_faults(case, row.order, row.users)
         return
     first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
     for (rank, element), terms in case.expected.items():
@@ -336,7 +336,7 @@ def check_order(proof: Proof, case: Case) -> None:
         proof.order = known_order({terms: symbol for terms, (_, symbol) in first.items()}, case.chunk_of)
 
 
-def declared_otherwise(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
+def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
     """The first sum in another order than the declared one, which gets each rank's part of a chunk as a vector."""
     terms_of = {element: terms for (_, element), terms in case.expected.items()}
     declared: dict[int, Symbol] = {}

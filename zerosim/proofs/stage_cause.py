@@ -6,44 +6,58 @@ memory. Values are named by the calls that give or get them.
 """
 
 import weakref
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from zerosim.core.allocation import Array
+from zerosim.observe.observed import ObservedObject
 from zerosim.stages import StageStep
 from zerosim.stages.replica import Batch, Replica
-from zerosim.worlds.running import line_in
+from zerosim.worlds.call_stack import line_in
 
-TAPE = ("forward", "loss", "backward")
-VERBS = (
-    "zero_grad", "gather", "reduce_scatter", "reduce", "keep", "keep_shard", "unscale_and_clip", "update", "publish")
-GIVEN = {
-    "forward": ("weights", "activations"), "backward": ("weights", "upstream gradient"),
-    "loss": ("name", "outputs", "targets", "count", "loss so far"), "update": ("weights",), "publish": ("weights",),
-    "keep": ("gradient",), "keep_shard": ("gradient",), "reduce_scatter": ("gradient",), "reduce": ("gradient",)}
-"""The arguments of each verb besides the unit."""
-GAVE = {
-    "forward": ("the output",), "loss": ("the loss", "the upstream gradient of the loss"),
-    "backward": ("the upstream gradient from backward", "the gradient"), "gather": ("the gathered weights",),
-    "reduce_scatter": ("the reduced gradient",), "reduce": ("the reduced gradient",)}
-"""The results of each verb, in words."""
-GOT = {"forward": ("the weights", "the inputs"), "publish": ("the updated weights",)}
-"""The arguments that no verb gives, in words."""
+
+@dataclass(frozen=True)
+class Verb:
+    """What a call of a verb gets besides the unit, and what it gives, in words; `first_got` are values of no verb."""
+
+    given: Sequence[str] = ("",)
+    gave: Sequence[str] = ()
+    first_got: Sequence[str] = ()
+    of: str = "replica"
+    optional: bool = False
+    """Whether a step may replace it by messages of its own."""
+    own: bool = False
+    """Whether only this rank's chunk of its argument matters."""
+
+
+REDUCED = Verb(["gradient"], ["the reduced gradient"], optional=True)
+KEPT = Verb(["gradient"], own=True)
+VERBS = {
+    "forward": Verb(["weights", "activations"], ["the output"], ["the weights", "the inputs"], of="tape"),
+    "loss": Verb(["name", "outputs", "targets", "count", "loss so far"],
+                 ["the loss", "the upstream gradient of the loss"], of="tape"),
+    "backward": Verb(["weights", "upstream gradient"], ["the upstream gradient from backward", "the gradient"],
+                     of="tape"),
+    "zero_grad": Verb(), "gather": Verb(gave=["the gathered weights"], optional=True), "unscale_and_clip": Verb(),
+    "reduce_scatter": REDUCED, "reduce": REDUCED, "keep": KEPT, "keep_shard": KEPT, "update": Verb(["weights"]),
+    "publish": Verb(["weights"], first_got=["the updated weights"], optional=True, own=True), "return": Verb(of=""),
+}
 SAME = {"reduce": "reduce_scatter", "keep_shard": "keep"}
 """Verbs that stand for another one."""
-OPTIONAL = ("gather", "publish", "reduce_scatter")
-"""Verbs that a step may replace by messages of its own."""
-OWN = ("keep", "keep_shard", "publish")
-"""Verbs of whose argument only this rank's chunk matters."""
 
-Key = tuple[str, str]
-"""A verb, or the one that it stands for, and a unit."""
+
+class Place(NamedTuple):
+    """A call in a step: its verb, or the one that it stands for, its unit, and its number among those."""
+
+    verb: str
+    unit: str
+    nth: int
 
 
 @dataclass(frozen=True)
@@ -55,100 +69,86 @@ class OwnChunk:
 
 @dataclass
 class VerbCall:
-    """A call of a verb: its unit, copies of its other arguments and of its result, and its line."""
+    """A call of a verb: copies of its arguments besides the unit and of its results, and its line."""
 
     verb: str
     unit: str
     given: list[Any]
     line: int
-    alive: set[tuple[Key, int]]
-    """The results of earlier calls that are in memory as it begins: each call, and its number among its kind."""
+    alive: set[Place]
+    """The earlier calls whose results are in memory as it begins."""
     gave: list[Any] = field(default_factory=list)
 
-    @property
-    def key(self) -> Key:
-        return SAME.get(self.verb, self.verb), self.unit
-
     def __str__(self) -> str:
-        if self.verb == "return":
-            return "the step returns"
         verb = "reduce_scatter" if self.verb == "reduce" else self.verb
-        return f"{'tape' if self.verb in TAPE else 'replica'}.{verb}({self.unit})"
+        return f"{VERBS[verb].of}.{verb}({self.unit})" if VERBS[verb].of else "the step returns"
+
+    def line_in(self, words: str = "line {}: ") -> str:
+        """Its line in these words; empty if it is not known."""
+        return words.format(self.line) if self.line else ""
 
 
-Log = dict[tuple[int, int], list[VerbCall]]
-"""The calls of a run, by step and rank; a step that returned ends with a call of `return`."""
+Calls = dict[Place, VerbCall]
+"""The calls of a step on one rank, in their order; one that returned ends with a call of `return`."""
+
+Log = dict[tuple[int, int], Calls]
+"""The calls of a run, by step and rank."""
 
 
 def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
     """The step, on a replica whose calls are added to `log`, with their lines in `file`."""
 
     def recorded_step(replica: Replica, batch: Batch) -> Any:
-        recorder = Recorder(replica, file)
-        log[batch.step, replica.comm.rank] = recorder.calls
-        tape = Recorded(replica.tape, TAPE, recorder)
-        loss = step(Recorded(replica, VERBS, recorder, tape=tape), batch)  # type: ignore[arg-type]
-        recorder.begun("return", (loss,))
+        calls = log[batch.step, replica.comm.rank] = Calls()
+        results: dict[Place, weakref.ref[Any]] = {}
+
+        def begun(verb: str, given: Sequence[Any]) -> Place:
+            unit = getattr(given[0], "name", "") if given else ""
+            alive = {place for place, array in results.items() if array() is not None}
+            kind, own = SAME.get(verb, verb), given[0] if VERBS[verb].own else None
+            place = Place(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))
+            copies = [copied(replica, argument, own) for argument in given[bool(unit) :]]
+            calls[place] = VerbCall(verb, unit, copies, line_in(file), alive)
+            return place
+
+        def noting(verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            def call_of_verb(*given: Any, **named: Any) -> Any:
+                place = begun(verb, [*given, *named.values()])
+                gave = method(*given, **named)
+                values = gave if isinstance(gave, tuple) else (gave,)
+                calls[place].gave = [copied(replica, value, given[0] if VERBS[verb] is REDUCED else None)
+                                     for value in values]
+                last = values[-1][0] if isinstance(values[-1], list) and values[-1] else values[-1]
+                if isinstance(last, np.ndarray):
+                    results[place] = weakref.ref(memory_of(last))
+                return gave
+
+            return call_of_verb
+
+        def noted(thing: Any, of: str, **instead: Any) -> Any:
+            methods = {verb: noting(verb, getattr(thing, verb)) for verb, about in VERBS.items() if about.of == of}
+            return ObservedObject(thing, methods | instead)
+
+        loss = step(noted(replica, "replica", tape=noted(replica.tape, "tape")), batch)
+        begun("return", (loss,))
         return loss
 
     return recorded_step
 
 
-@dataclass
-class Recorder:
-    """The calls of one rank in one step, and references to their results that keep none of them in memory."""
-
-    replica: Replica
-    file: str
-    calls: list[VerbCall] = field(default_factory=list)
-    results: dict[tuple[Key, int], weakref.ref[Any]] = field(default_factory=dict)
-
-    def begun(self, verb: str, given: Sequence[Any]) -> VerbCall:
-        unit = getattr(given[0], "name", "") if given else ""
-        alive = {result for result, array in self.results.items() if array() is not None}
-        copies = [self.copied(argument, given[0] if verb in OWN else None) for argument in given[bool(unit) :]]
-        self.calls.append(VerbCall(verb, unit, copies, line_in(self.file), alive))
-        return self.calls[-1]
-
-    def noting(self, verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method of a verb, whose calls and results are noted."""
-
-        def call_of_verb(*given: Any, **named: Any) -> Any:
-            call = self.begun(verb, [*given, *named.values()])
-            gave = method(*given, **named)
-            results = gave if isinstance(gave, tuple) else (gave,)
-            unit = given[0] if given and call.key[0] == "reduce_scatter" else None
-            call.gave = [self.copied(result, unit) for result in results]
-            last = results[-1][0] if isinstance(results[-1], list) and results[-1] else results[-1]
-            if isinstance(last, np.ndarray):
-                while isinstance(last.base, np.ndarray):
-                    last = last.base
-                self.results[call.key, sum(earlier.key == call.key for earlier in self.calls)] = weakref.ref(last)
-            return gave
-
-        return call_of_verb
-
-    def copied(self, value: Any, unit: Any = None) -> Any:
-        """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
-        if isinstance(value, np.ndarray):
-            full = unit is not None and value.size == self.replica.state.layouts.full(unit).length
-            return OwnChunk(self.replica.own(value).copy()) if full else value.copy()
-        if isinstance(value, list | tuple):
-            return [self.copied(element) for element in value]
-        return value if isinstance(value, int | float | str | None) else type(value)
+def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
+    """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
+    if isinstance(value, np.ndarray):
+        full = unit is not None and value.size == replica.state.layouts.full(unit).length
+        return OwnChunk(replica.own(value).copy()) if full else value.copy()
+    if isinstance(value, list | tuple):
+        return [copied(replica, element) for element in value]
+    return value if isinstance(value, int | float | str | None) else type(value)
 
 
-class Recorded:
-    """A replica or a tape whose verbs are recorded; `instead` are attributes instead of its own."""
-
-    def __init__(self, of: Any, verbs: Sequence[str], recorder: Recorder, **instead: Any) -> None:
-        self.__dict__.update({verb: recorder.noting(verb, getattr(of, verb)) for verb in verbs}, _of=of, **instead)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._of, name, value)
+def memory_of(array: Array) -> Array:
+    """The array that has the memory of a view."""
+    return memory_of(array.base) if isinstance(array.base, np.ndarray) else array
 
 
 # The first difference.
@@ -165,7 +165,7 @@ def first_unlike(examined: Log, shipped: Log) -> str | None:
     for comparison in (partial(unlike, alike=nearly), partial(unlike, alike=exactly), unfreed):
         for step in sorted({step for step, _ in shipped}):
             differences = [(*at, rank, words) for rank in sorted(rank for other, rank in shipped if other == step)
-                           for *at, words in comparison(examined.get((step, rank), []), shipped[step, rank],
+                           for *at, words in comparison(examined.get((step, rank), {}), shipped[step, rank],
                                                         Naming(origins, step, rank))]
             if differences:
                 *_, rank, words = min(differences)
@@ -173,101 +173,66 @@ def first_unlike(examined: Log, shipped: Log) -> str | None:
     return None
 
 
-def matched(calls: Sequence[VerbCall], expected: Sequence[VerbCall]) -> list[tuple[VerbCall, int, int | None]]:
-    """Each expected call, its number among its kind, and the index of the same call in `calls`, if it is there."""
-    indices, counts, pairs = indices_of(calls), Counter[Key](), []
-    for call in expected:
-        nth = counts[call.key]
-        counts[call.key] += 1
-        pairs.append((call, nth, indices[call.key][nth] if nth < len(indices[call.key]) else None))
-    return pairs
+def unlike(calls: Calls, expected: Calls, naming: "Naming", alike: Alike) -> Iterator[Difference]:
+    """The differences between the calls of one step: arguments, missing ones, those too many, and the order."""
+    index, places = {place: number for number, place in enumerate(calls)}, list(expected)
+    early, last = not any(place.verb == "return" for place in calls), -1
+    for number, place in enumerate(places):
+        if place in calls:
+            last = index[place]
+            yield from ((False, last, words) for words in arguments(calls[place], expected[place], place.nth, naming,
+                                                                    alike))
+        elif later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None):
+            words = f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
+            if not VERBS[place.verb].optional or not place.nth:
+                at = (True, len(calls) + number) if VERBS[place.verb].optional else (early, last + 0.5)
+                yield *at, f"{words}{later.line_in(' in line {}')}"
+    for place in calls.keys() - expected.keys():
+        if not place.nth or place._replace(nth=place.nth - 1) in expected:
+            times = sum(other[:2] == place[:2] for other in calls)
+            yield False, index[place], (f"{calls[place].line_in()}{calls[place]} is called {times} times, where "
+                                        f"{place.nth} {'is' if place.nth == 1 else 'are'} due")
+    firsts = {place.verb: place for place in reversed(calls)}
+    if verbs := out_of_order((place.verb for place in calls), (place.verb for place in expected)):
+        early_call, late_call = (firsts[verb] for verb in verbs)
+        yield early, index[early_call], before(calls[early_call], calls[late_call])
+    if pair := out_of_order(calls, expected):
+        yield early, len(calls), before(*(calls[place] for place in pair))
 
 
-def indices_of(calls: Sequence[VerbCall]) -> defaultdict[Key, list[int]]:
-    indices = defaultdict[Key, list[int]](list)
-    for index, call in enumerate(calls):
-        indices[call.key].append(index)
-    return indices
-
-
-def unlike(
-    calls: Sequence[VerbCall], expected: Sequence[VerbCall], naming: "Naming", alike: Alike
-) -> Iterator[Difference]:
-    """The differences between the calls of one step; at last the first one that comes before one expected earlier."""
-    ended, last, pairs = bool(calls) and calls[-1].verb == "return", -1, matched(calls, expected)
-    for number, (call, nth, index) in enumerate(pairs):
-        if index is not None:
-            last = index
-            yield from ((False, index, words) for words in arguments(calls[index], call, nth, naming, alike))
-            continue
-        later = next((other for _, _, other in pairs[number:] if other is not None and other > last), None)
-        if later is not None and call.key[0] not in OPTIONAL:
-            yield not ended, last + 0.5, missing(call, nth, calls[later])
-        elif later is not None and not nth:
-            yield True, len(calls) + number, missing(call, nth, calls[later])
-    counts = Counter(call.key for call in expected)
-    for key, indices in indices_of(calls).items():
-        if len(indices) > (allowed := counts[key]):
-            extra = calls[indices[allowed]]
-            yield False, indices[allowed], (f"{line_of(extra)}{extra} is called {len(indices)} times, where {allowed} "
-                                            f"{'is' if allowed == 1 else 'are'} due")
-    firsts = {call.key[0]: call for call in reversed(calls)}
-    expected_verbs = dict.fromkeys(call.key[0] for call in expected)
-    verbs = [verb for verb in dict.fromkeys(call.key[0] for call in calls) if verb in expected_verbs]
-    for verb, other in zip(verbs, (verb for verb in expected_verbs if verb in firsts), strict=True):
-        if verb != other:
-            yield not ended, calls.index(firsts[verb]), before(firsts[verb], firsts[other])
-            break
-    present = {call.key for call in calls}
-    required = [pair for pair in pairs if pair[0].key[0] not in OPTIONAL or pair[0].key in present]
-    shared = [index for index, call in enumerate(calls) if counts[call.key]]
-    for index, (call, nth, its_index) in zip(shared, required, strict=False):
-        if index != its_index:
-            yield not ended, len(calls), (
-                missing(call, nth, calls[index]) if its_index is None else before(calls[index], calls[its_index]))
-            return
+def out_of_order(has: Iterable[Any], wants: Iterable[Any]) -> tuple[Any, Any] | None:
+    """The first of what two sequences share that comes in place of another one, and that one."""
+    has, wants = dict.fromkeys(has), dict.fromkeys(wants)
+    pairs = zip((key for key in has if key in wants), (key for key in wants if key in has), strict=True)
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def before(call: VerbCall, other: VerbCall) -> str:
-    return f"{line_of(call)}{call} is called before {other}{line_of(other, ' (line {})')}"
-
-
-def missing(call: VerbCall, nth: int, later: VerbCall) -> str:
-    return f"{call} is not called{' again' * bool(nth)} before {later}{line_of(later, ' in line {}')}"
-
-
-def line_of(call: VerbCall, words: str = "line {}: ") -> str:
-    """The line of a call in these words; empty if it is not known."""
-    return words.format(call.line) if call.line else ""
+    return f"{call.line_in()}{call} is called before {other}{other.line_in(' (line {})')}"
 
 
 def arguments(call: VerbCall, expected: VerbCall, nth: int, naming: "Naming", alike: Alike) -> Iterator[str]:
     """The first argument that differs, or the verb."""
-    if call.verb in OWN and call.verb != expected.verb:
-        yield f"{line_of(call)}{call} is called instead of {expected}"
+    if VERBS[call.verb].own and call.verb != expected.verb:
+        yield f"{call.line_in()}{call} is called instead of {expected}"
         return
-    words = GIVEN.get(call.verb, ("",))
+    words = VERBS[call.verb].given
     for what, has, wants in zip_longest(words, call.given, expected.given[: len(words)]):
-        if what is None or same(has, wants, alike):
-            continue
-        role = f" as {what}" * (len(words) > 1)
-        verb = "" if call.verb == "return" else " gets"
-        yield (f"{line_of(call)}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
-               f"{naming.value(wants, nth)}")
-        return
+        if what is not None and not same(has, wants, alike):
+            role = f" as {what}" * (len(words) > 1)
+            verb = "" if call.verb == "return" else " gets"
+            yield (f"{call.line_in()}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
+                   f"{naming.value(wants, nth)}")
+            return
 
 
-def unfreed(calls: Sequence[VerbCall], expected: Sequence[VerbCall], naming: "Naming") -> Iterator[Difference]:
+def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Difference]:
     """The results that are still in memory when a call begins, where the shipped stage has freed them."""
-    indices = indices_of(calls)
-    for shipped, _, index in matched(calls, expected):
-        if index is None:
-            continue
-        call = calls[index]
-        for key, number in sorted(call.alive - shipped.alive):
-            result = calls[indices[key][number - 1]]
-            what = f"{GAVE[result.verb][-1]}{f' of {result.unit}' * bool(result.unit)}"
-            yield False, index, f"{line_of(call)}{call} finds {what}{line_of(result, ' (line {})')} still in memory"
+    for index, (place, call) in enumerate(calls.items()):
+        for freed in sorted(call.alive - expected[place].alive) if place in expected else ():
+            result = calls[freed]
+            what = f"{VERBS[result.verb].gave[-1]}{f' of {result.unit}' * bool(result.unit)}"
+            yield False, index, f"{call.line_in()}{call} finds {what}{result.line_in(' (line {})')} still in memory"
 
 
 def same(has: Any, wants: Any, alike: Alike) -> bool:
@@ -302,8 +267,7 @@ def factor(has: Any, wants: Any) -> float | None:
 # The names of values.
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a value is given or got: the call by step, rank, unit and number among its kind; a chunk, or the whole."""
 
     what: str
@@ -321,18 +285,16 @@ def origins_of(examined: Log, shipped: Log) -> Origins:
     """The origins of values: what verbs give and get in the shipped stage, and what they give in the examined one."""
     origins: Origins = defaultdict(list)
     ranks = 1 + max(rank for _, rank in shipped)
-    for log, table, side in ((shipped, GAVE, "gave"), (shipped, GOT, "given"), (examined, GAVE, "gave")):
+    for log, table, side in ((shipped, "gave", "gave"), (shipped, "first_got", "given"), (examined, "gave", "gave")):
         for (step, rank), calls in log.items():
-            counts = Counter[Key]()
-            for call in calls:
-                for what, value in zip(table.get(call.verb, ()), getattr(call, side), strict=False):
+            for place, call in calls.items():
+                for what, value in zip(getattr(VERBS[call.verb], table), getattr(call, side), strict=False):
                     own = rank if isinstance(value, OwnChunk) else None
-                    origin = Origin(what, call.unit, step, rank, counts[call.key], own)
+                    origin = Origin(what, call.unit, step, rank, place.nth, own)
                     origins[key_of(value)].append(origin)
                     if isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
                         for chunk, part in enumerate(np.split(value, ranks)):
-                            origins[key_of(part)].append(replace(origin, chunk=chunk))
-                counts[call.key] += 1
+                            origins[key_of(part)].append(origin._replace(chunk=chunk))
     return origins
 
 

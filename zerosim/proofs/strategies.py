@@ -23,14 +23,14 @@ __all__ = [
 ARITHMETIC = ("exact", "cancelling", "random")
 BYTES = ("exact", "random", "special")
 REDUCTIONS = (np.add, np.maximum, np.minimum)
-MOST_RANKS = 8
+MOST_DRAWN_RANKS = 8
 LONGEST = 2003
 """The most elements of a vector of numbers: buffers and pieces of a collective are longer than a few elements."""
 DRAWN = 61
 """Choices drawn for a world's vectors; larger worlds repeat them with a period that no chunk has."""
 
 
-def rank_counts(most: int = MOST_RANKS) -> SearchStrategy[int]:
+def rank_counts(most: int = MOST_DRAWN_RANKS) -> SearchStrategy[int]:
     """The number of ranks: 1 to `most`."""
     return st.integers(1, most)
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.allocation import Array
+from zerosim.core.bits import with_one_nan
 from zerosim.core.errors import UsageError
-from zerosim.core.not_a_number import with_one_nan
 
 FLOATS = ("float64", "float32", "float16")
 WIDE = ("float64", "float32", "int64", "int32")

@@ -13,13 +13,13 @@ from msgspec import Meta
 from zerosim.scenario.reading import Origin
 from zerosim.scenario.values import SOME, Natural, Written, bounded, one_of
 
-MOST_RANKS = 4096
+MOST_COLLECTIVE_RANKS = 4096
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 
 
 @dataclass(frozen=True)
 class CollectiveWorld:
-    ranks: Annotated[int, bounded(1, MOST_RANKS)] = 4
+    ranks: Annotated[int, bounded(1, MOST_COLLECTIVE_RANKS)] = 4
     sends: Annotated[str, one_of(("buffered", "rendezvous"))] = "buffered"
 
 

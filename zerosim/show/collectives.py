@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from zerosim.core.digests import digest
+from zerosim.core.bits import digest
 from zerosim.core.words import plural
 from zerosim.proofs.programs import CollectivesOutcome, spread
 from zerosim.scenario import resolved

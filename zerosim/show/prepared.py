@@ -120,7 +120,7 @@ def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, 
 
 
 def trainings(experiment: Experiment) -> int:
-    references = {row.course for row in experiment.rows if row.check.reference}
+    references = {row.reference_key for row in experiment.rows if row.check.reference}
     return len(references) + sum(1 + len(row.check.same_bits_on) for row in experiment.rows)
 
 

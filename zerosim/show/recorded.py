@@ -30,7 +30,7 @@ from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import StillRunning
 
-MOST_RANKS = 128
+MOST_SHOWN_RANKS = 128
 LIMIT_SECONDS = 60.0
 STEPS = 2
 """The last step is recorded, when all states exist."""
@@ -49,7 +49,7 @@ def shown(
         if given:
             raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
 
-    [ranks] = numbers_of_ranks([ranks], MOST_RANKS)
+    [ranks] = numbers_of_ranks([ranks], MOST_SHOWN_RANKS)
     given = {name for name, value in (groups | {
         "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
     loader = Loader()

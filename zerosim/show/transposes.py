@@ -17,7 +17,7 @@ from zerosim.show.grid import Column, show_grid
 from zerosim.show.shown import Shown
 from zerosim.training.transposes import cases_of, first_fault, law_of, met
 
-MOST_RANKS = 16
+MOST_TRANSPOSED_RANKS = 16
 """The most ranks of a proof: both sides are computed for every two of them."""
 
 
@@ -35,11 +35,11 @@ def on_tape(subject: Any, loader: Loader) -> Operation | None:
 def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
     """The transpose law of an operation with a direction, on each number of ranks.
 
-    A row has `ranks` and `fault`. Raises `UsageError` for less than 2 and for more than `MOST_RANKS` ranks.
+    A row has `ranks` and `fault`. Raises `UsageError` for less than 2 and for more than `MOST_TRANSPOSED_RANKS` ranks.
     """
-    if not 2 <= min(asked) <= max(asked) <= MOST_RANKS:
-        raise UsageError(f"an operation with a direction is proved on 2 to {MOST_RANKS} ranks; over one it is the "
-                         "identity")
+    if not 2 <= min(asked) <= max(asked) <= MOST_TRANSPOSED_RANKS:
+        raise UsageError(f"an operation with a direction is proved on 2 to {MOST_TRANSPOSED_RANKS} ranks; over one it "
+                         "is the identity")
     faults = {size: first_fault(operation, size) for size in asked}
     proofs = [{"ranks": size, "fault": fault, "holds": not fault} for size, fault in faults.items()]
     verdict = "not proved" if any(faults.values()) else "proved"

@@ -1,10 +1,10 @@
 """The orders of addition of stages: first over a rank's micro-batches, then over the ranks.
 
-`numerics.orders.ORDERS` declares the same orders for the reference. That both agree is proved on symbols for orders,
+`core.orders.ORDERS` declares the same orders for the reference. That both agree is proved on symbols for orders,
 and on numbers for the sum without order.
 
-With overlap, a sum without order copies gradients beside the step, so there the peak of gradients is an upper bound;
-otherwise it is exact.
+With overlap, a sum without order copies gradients while the step goes on, so there the peak of gradients is an upper
+bound; otherwise it is exact.
 """
 
 from collections.abc import Callable

@@ -28,22 +28,23 @@ from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.sharding import Mesh, owned, split
 from zerosim.models.units import Model, Unit
-from zerosim.stages.replica import Beside, Pending, Publishing, Replica
+from zerosim.stages.replica import Publishing, Replica
+from zerosim.stages.second_channel import Pending, SecondChannel
 
 
 class Fill(ABC):
     """A strategy that fills a full buffer with a unit's weights."""
 
     @abstractmethod
-    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        """The buffer in `room` with all weights of a unit; the list is emptied, so only the caller holds it."""
+    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+        """The buffer in `empty` with all weights of a unit; the list is emptied, so only the caller holds it."""
 
 
 class Filled(Fill):
     """All-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
 
-    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        full, storage = room.pop(), replica.storage
+    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+        full, storage = empty.pop(), replica.storage
         shard = replica.state.weights[unit]
         storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
         within = replica.mesh.within(comm)
@@ -60,8 +61,8 @@ class Quantized(Fill):
 
     wire: WireFormat
 
-    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
-        full, within = room.pop(), replica.mesh.within(comm)
+    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+        full, within = empty.pop(), replica.mesh.within(comm)
         shard = replica.storage.brought(unit.name, replica.state.weights[unit], "parameters", "device")
         encoded_bytes = within.size * self.wire.encoded_bytes(len(shard))
         coded = split(replica.allocate(encoded_bytes, np.uint8, kind="buffers", owner=unit.name), within.size)
@@ -87,16 +88,16 @@ class SecondCopy(Fill):
         self._uses = Counter[Unit]()
         """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
 
-    def fill(self, replica: Replica, unit: Unit, room: list[Array], comm: Communicator) -> Array:
+    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
         mesh = replace(replica.mesh, group=self._ranks)
         if not self._uses[unit]:
-            full = self._first.fill(replica, unit, room, comm)
+            full = self._first.fill(replica, unit, empty, comm)
             self._uses[unit] = later_uses(replica.model, unit)
             if self._uses[unit]:
                 self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
             return full
         self._uses[unit] -= 1
-        full = room.pop()
+        full = empty.pop()
         split(full, mesh.group)[mesh.place][:] = self._copies[unit]
         within = mesh.within(comm)
         replica.collectives.all_gather(unit.name, within, split(full, within.size))
@@ -158,19 +159,19 @@ class KeptUntilBackward:
 class Prefetched:
     """Gathers while the caller computes with the previous unit; two full units are then in memory."""
 
-    def __init__(self, beside: Beside, fill: Fill) -> None:
-        self._beside = beside
+    def __init__(self, second_channel: SecondChannel, fill: Fill) -> None:
+        self._second_channel = second_channel
         self._fill = fill
         self._pending: dict[Unit, Pending] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
         if unit not in self._pending:
             self.prefetch(replica, unit)
-        return self._beside.wait(unit, self._pending.pop(unit))
+        return self._second_channel.wait(unit, self._pending.pop(unit))
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
-            self._pending[unit] = self._beside.begin(
+            self._pending[unit] = self._second_channel.begin(
                 partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.bits import with_one_nan
 from zerosim.core.parts import Table
 from zerosim.core.parts.loading import Declared
 

@@ -8,16 +8,11 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 - `keep` and `keep_shard` record layouts. A stage that keeps in full what it should shard is detected by its bytes.
 - `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages that do nothing unless requested.
 - The update follows the backward loop: clipping and skipping a step need all gradients.
-- Prefetched and overlapped collectives run on a second channel, in one thread and in the order of the code. Messages
-  between two ranks arrive in order, so two collectives at the same time on one channel would receive each other's. The
-  next unit's all-gather begins before this unit's backward, and its reduction after, so none waits for the other. The
-  step's thread allocates and keeps, so peaks and sums do not depend on the timing of threads.
+- Prefetched and overlapped collectives run on a second channel (`second_channel.py`).
 - A doubt: verbs, strategies and state are one class, the largest of the package. Every stage would name three.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -31,54 +26,9 @@ from zerosim.core.comm import Communicator, Payload
 from zerosim.core.errors import CollectiveError
 from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
+from zerosim.stages.second_channel import Pending, SecondChannel
 from zerosim.stages.storage import Storage, TrainingState
 from zerosim.stages.update import MASTER, WeightUpdates
-
-Work = Callable[[Communicator], Array]
-
-
-class Pending:
-    """A pending array, which can be taken once; then only its taker holds it."""
-
-    def __init__(self, future: "Future[Array]") -> None:
-        self._future = [future]
-
-    def take(self) -> Array:
-        """The array, after waiting for it; raises the exception of its computation."""
-        return self._future.pop().result()
-
-
-class Beside:
-    """A second channel, which must carry nothing else, and its thread.
-
-    Without a channel, in a world that has none, all work is done at once on the step's own communicator, with the same
-    bits.
-
-    >>> import numpy as np
-    >>> from zerosim.worlds.local import spawn
-    >>> def program(comm):
-    ...     beside = Beside(comm)
-    ...     return beside.begin(lambda comm: np.full(2, comm.rank)).take().tolist()
-    >>> spawn(program, ranks=2)
-    [[0, 0], [1, 1]]
-    """
-
-    def __init__(self, own: Communicator, channel: Communicator | None = None) -> None:
-        self._comm = own if channel is None else channel
-        self._thread = None if channel is None else ThreadPoolExecutor(1)
-
-    def begin(self, work: Work) -> Pending:
-        """Start `work`; its result is pending."""
-        if self._thread is not None:
-            return Pending(self._thread.submit(copy_context().run, work, self._comm))
-        done: Future[Array] = Future()
-        done.set_result(work(self._comm))
-        return Pending(done)
-
-    def wait(self, unit: Unit, pending: Pending) -> Array:
-        """The pending array of `unit`."""
-        return pending.take()
-
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
@@ -179,7 +129,7 @@ class Replica:
     state: TrainingState
     param_dtype: npt.DTypeLike = np.float32
     """The dtype of gathered weights, in which units compute."""
-    overlap: Beside | None = None
+    overlap: SecondChannel | None = None
     """The channel on which gradients are reduced during the next unit's backward; None without overlap."""
     unreduced: dict[Unit, Total] = field(default_factory=dict)
     """This rank's gradients of the micro-batches so far, if they are reduced after the last one."""
@@ -238,8 +188,8 @@ class Replica:
         layout = self.state.layouts.of(unit, "optimizer")
         self.state.optimizer[unit] = {}
         for slot in self.rule.slots:
-            room = self.storage.room("optimizer")
-            state = room(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
+            allocate = self.storage.allocator("optimizer")
+            state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
             state[:] = 0
             if slot == MASTER:
                 own_values = values[layout.start : layout.start + layout.length]
@@ -375,13 +325,13 @@ class Replica:
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
         self.state.gradient_layouts[unit] = layout
-        room = self.storage.room("gradients")
+        allocate = self.storage.allocator("gradients")
         if self.reduction.accumulates_in_float32:
-            wide = self._copied(unit.name, gradient, np.float32, "gradients", room)
+            wide = self._copied(unit.name, gradient, np.float32, "gradients", allocate)
             self._accumulate(self.state.accumulated, unit, wide)
         narrow = self.rule.precision.weights
         if gradient.dtype != narrow:
-            gradient = self._copied(unit.name, gradient, narrow, "gradients", room)
+            gradient = self._copied(unit.name, gradient, narrow, "gradients", allocate)
         self._accumulate(self.state.gradients, unit, gradient)
 
     def unscale_and_clip(self) -> None:
@@ -460,8 +410,8 @@ class Replica:
             return full
         return self._copied("wire", full, self.reduction.wire, "gradients", self.allocate)
 
-    def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind, room: Allocator) -> Array:
-        copy = room(len(array), dtype, kind=kind, owner=owner)
+    def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind, allocate: Allocator) -> Array:
+        copy = allocate(len(array), dtype, kind=kind, owner=owner)
         copy[:] = array
         return copy
 

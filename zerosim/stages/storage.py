@@ -98,13 +98,13 @@ class Storage:
     def tier(self, kind: Kind) -> Tier:
         return "host" if kind in self.on_host else "device"
 
-    def room(self, kind: Kind) -> Allocator:
+    def allocator(self, kind: Kind) -> Allocator:
         """The allocator of the states of a kind."""
         return self.host.allocate if kind in self.on_host else self.device
 
     def keep(self, owner: str, array: Array, kind: Kind) -> Array:
         """A copy of `array`, which is on the device, in the memory of its kind."""
-        copy = self.room(kind)(len(array), array.dtype, kind=kind, owner=owner)
+        copy = self.allocator(kind)(len(array), array.dtype, kind=kind, owner=owner)
         self.fill(owner, copy, array, kind, "device", self.tier(kind))
         return copy
 
@@ -120,8 +120,8 @@ class Storage:
         tier = self.tier(kind)
         if tier == to:
             return array
-        room = self.device if to == "device" else self.host.allocate
-        copy = room(len(array), array.dtype, kind=kind, owner=owner)
+        allocate = self.device if to == "device" else self.host.allocate
+        copy = allocate(len(array), array.dtype, kind=kind, owner=owner)
         if read:
             self.fill(owner, copy, array, kind, tier, to)
         return copy

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from zerosim.core.errors import UsageError
-from zerosim.torch.check.running import leave
+from zerosim.torch.check.checked_run import leave
 from zerosim.torch.command import add_arguments, main
 
 if __name__ == "__main__":
@@ -15,6 +15,6 @@ if __name__ == "__main__":
         code = main(arguments, ours=False)
     except UsageError as error:
         parser.error(str(error))
-    if arguments.check:
+    if arguments.check or arguments.record:
         leave(code)
     sys.exit(code)

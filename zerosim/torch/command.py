@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from zerosim.core.errors import UsageError
-from zerosim.torch.check import running as checked
-from zerosim.torch.same import running as same
+from zerosim.torch.check import checked_run as checked
+from zerosim.torch.same import recorded_run as same
 from zerosim.worlds.launcher import launched_rank
 
 KEPT: list[object] = []
@@ -72,9 +72,9 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
     if ours:
-        from zerosim.torch import running  # noqa: PLC0415 - connects the ranks
+        from zerosim.torch import over_zerosim  # noqa: PLC0415 - connects the ranks
 
-        running.take_groups()
+        over_zerosim.take_groups()
     body = partial(script, module=arguments.module)
     if arguments.record:
         code = same.record(same.Recording(Path(arguments.record), asked.last, arguments.double, arguments.noise,
@@ -82,7 +82,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     else:
         code = checked.run(asked, body) if arguments.check else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
-        print(running.calls())
+        print(over_zerosim.calls())
     return code
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from zerosim.autograd.operations import dropout
 from zerosim.autograd.player import Perform, perform
 from zerosim.autograd.shelf import Shelf, in_memory, offloaded, partitioned
 from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
 from zerosim.collectives import ring
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
-from zerosim.core import draws
 from zerosim.core.allocation import Allocator, Array, Kind
 from zerosim.core.comm import Communicator
 from zerosim.models.parameters import Coordinates
@@ -38,7 +38,6 @@ from zerosim.stages.gathering import (
 from zerosim.stages.pipeline import Neighbours, Pipeline
 from zerosim.stages.replica import (
     Batch,
-    Beside,
     Collectives,
     Gathering,
     GradientReduction,
@@ -46,8 +45,9 @@ from zerosim.stages.replica import (
     Publishing,
     Replica,
 )
-from zerosim.stages.scaling import SquareSums
 from zerosim.stages.schedules import SCHEDULES, Slot
+from zerosim.stages.second_channel import SecondChannel
+from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
 from zerosim.stages.update import WeightUpdates
 from zerosim.training.config import Config
@@ -87,13 +87,13 @@ def replica(
     tape. The tape's collectives run over `groups`, and the norm is added over `pipeline` too. `policy` replaces the
     configured policy of the tape.
     """
-    beside = observed(Beside(comm, second_channel), comm.instruments, wait=WAIT)
+    second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
     accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
     state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
-        draws.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
+        dropout.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
     buckets, every_unit = config.buckets, (config.whole or config).model.units
     storage, rule = storage_of(config, allocate, host, config.rule, comm.instruments)
@@ -122,8 +122,8 @@ def replica(
             broadcast=for_owners(buckets.broadcast, comm.named("broadcast", config.broadcast)),
         ),
         publishing=publishing(config, config.rule),
-        gathering=gathering(config, beside),
-        overlap=beside if config.parallel.overlap else None,
+        gathering=gathering(config, second),
+        overlap=second if config.parallel.overlap else None,
         allocate=allocate,
         storage=storage,
         state=state,
@@ -231,14 +231,14 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
     return call
 
 
-def gathering(config: Config, beside: Beside, wire: WireFormat | None = None) -> Gathering:
+def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None = None) -> Gathering:
     """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
     secondary, quantized = config.parallel.secondary_ranks, config.weights_wire
     fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
     if secondary:
         fill = SecondCopy(secondary, fill)
     if config.parallel.prefetch:
-        return Prefetched(beside, fill)
+        return Prefetched(second_channel, fill)
     return WhenUsed(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
@@ -251,7 +251,7 @@ def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Ref
         initial=initial_weights(config, place),
         rule=config.rule,
         scaling=config.scaling,
-        draw=partial(draws.uniform, config.train.seed),
+        draw=partial(dropout.uniform, config.train.seed),
         mesh=config.mesh,
         order=config.order,
         arithmetic=config.arithmetic,
@@ -295,7 +295,7 @@ def restored(config: Config, saved: Saved, replica: Replica, place: int) -> list
 
     def filled(unit: Unit, what: str, kind: Kind, dtype: Any) -> Array:
         layout = state.layouts.of(unit, kind)
-        kept = replica.storage.room(kind)(layout.length, dtype, kind=kind, owner=unit.name)
+        kept = replica.storage.allocator(kind)(layout.length, dtype, kind=kind, owner=unit.name)
         own = of_place(unit, partial(saved.whole, what), dtype, coordinates)[layout.start : layout.stop]
         kept[: len(own)], kept[len(own) :] = own, 0
         return kept

@@ -8,8 +8,8 @@ import numpy as np
 
 from zerosim.autograd.tape import Policy, Tape, as_written
 from zerosim.core.allocation import Array
+from zerosim.core.bits import little_endian
 from zerosim.core.comm import Communicator
-from zerosim.core.digests import little_endian
 from zerosim.core.sharding import Layout, full, split
 from zerosim.models.places import joined
 from zerosim.models.units import Model, Unit

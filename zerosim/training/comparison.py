@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.allocation import Array
+from zerosim.core.bits import Digest, digest, little_endian, with_one_nan
 from zerosim.core.comm import Communicator
-from zerosim.core.digests import Digest, digest, little_endian
 from zerosim.core.errors import CollectiveError
-from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import padded, split
 from zerosim.core.wires import WireError
 from zerosim.models.places import joined
@@ -208,7 +207,7 @@ def held_chunks(
                     yield number, what, chunk, comparable(what, values)
 
 
-def brought_home_otherwise(digests: tuple[str, str], expected: tuple[str, str] | None) -> str | None:
+def gathered_fault(digests: tuple[str, str], expected: tuple[str, str] | None) -> str | None:
     """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
     for what, ours, reference in zip(("weights", "optimizer state"), digests, expected or digests, strict=True):
         if ours != reference:

@@ -31,11 +31,10 @@ from zerosim.scenario.schema import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
-from zerosim.stages.pipeline import Chunk
+from zerosim.stages.pipeline import Chunk, chunks_of
 from zerosim.stages.scaling import INITIAL_SCALE, Scaling
 from zerosim.stages.update import LearningRate, UpdateRule
 from zerosim.training.buckets import Buckets
-from zerosim.training.model_chunks import chunks_of
 from zerosim.training.reference import Arithmetic
 from zerosim.training.state_file import Saved
 
@@ -129,8 +128,8 @@ class Config(Row):
     @property
     def computing(self) -> Precision:
         """The precision of gathered weights, of activations, and of a micro-batch's gradients."""
-        asked = self.parallel.param_dtype
-        return self.precision if asked == "weights" or not self.stage.gathers else PRECISIONS[asked]
+        requested = self.parallel.param_dtype
+        return self.precision if requested == "weights" or not self.stage.gathers else PRECISIONS[requested]
 
     @property
     def autocast(self) -> Precision | None:
@@ -250,9 +249,9 @@ class Config(Row):
     @property
     def accumulation(self) -> str:
         """The accumulation that the row uses; if the requested one is impossible, `boundary`."""
-        asked = "micro_batch" if self.stage.reduces_each else self.parallel.accumulation
-        possible = self.block > 1 and (asked != "micro_batch" or self.stage.may_reduce_parts)
-        return asked if possible else "boundary"
+        requested = "micro_batch" if self.stage.reduces_each else self.parallel.accumulation
+        possible = self.block > 1 and (requested != "micro_batch" or self.stage.may_reduce_parts)
+        return requested if possible else "boundary"
 
     @property
     def ignored(self) -> dict[str, str]:
@@ -265,14 +264,14 @@ class Config(Row):
         return self.accumulation == "micro_batch"
 
     @property
-    def added_first(self) -> int:
+    def added_on_rank(self) -> int:
         """The number of micro-batches that a rank adds before the sum over the ranks."""
         return 1 if self.part_by_part else self.block
 
     @property
     def reductions(self) -> int:
         """The number of reductions of a gradient per step."""
-        return self.block // self.added_first
+        return self.block // self.added_on_rank
 
     @property
     def at_once(self) -> int:
@@ -345,12 +344,12 @@ class Config(Row):
         return self.mesh, self.layers, self.model.task.parallel, order, hosts, shaped, ends, self.arithmetic
 
     @property
-    def course(self) -> tuple[object, ...]:
+    def reference_key(self) -> tuple[object, ...]:
         """All that determines the bits of all steps here: rows with equal values share one reference."""
         return self.bits, self.resumed and self.resumed.about["sha256"]
 
     @property
-    def asked(self) -> tuple[object, ...]:
+    def settings(self) -> tuple[object, ...]:
         """All that a scenario says of the row, beside its name."""
         return tuple(getattr(self, field.name) for field in fields(Row) if field.name != "name")
 

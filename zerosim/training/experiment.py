@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zerosim.autograd.operations.losses import UNCOUNTED, counted, cross_entropy
 from zerosim.core.allocation import Array
-from zerosim.core.digests import little_endian
+from zerosim.core.bits import little_endian
 from zerosim.core.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.models.units import Task

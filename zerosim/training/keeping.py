@@ -45,7 +45,7 @@ def begin(experiment: Experiment) -> None:
             raise cannot(folder, error) from None
 
 
-def due(experiment: Experiment, config: Config, step: int) -> bool:
+def is_saved_after(experiment: Experiment, config: Config, step: int) -> bool:
     """Whether a row is saved after this step: after each of so many steps, and after the last."""
     return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.steps)
 

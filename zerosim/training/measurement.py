@@ -58,7 +58,7 @@ class RankMemory(RankBytes):
     """Bytes after the last step, by kind, and within a kind by unit or purpose."""
     at_rest: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The least and greatest live bytes of each kind between two steps."""
-    held_as_began: dict[str, dict[Kind, int]] = field(default_factory=dict)
+    held_at_beginning: dict[str, dict[Kind, int]] = field(default_factory=dict)
     """The greatest live bytes of each kind at the beginning of a unit's reduction or update."""
     process_bytes: list[int] = field(default_factory=list)
     """The live bytes of the process after each step, of whatever code, if the scenario requests them."""

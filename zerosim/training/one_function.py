@@ -52,19 +52,19 @@ Gradients = dict[str, Array]
 """Each parameter's gradient, by its full name."""
 
 
-def refuse_split_otherwise(experiment: Experiment) -> None:
+def refuse_unequal_splits(experiment: Experiment) -> None:
     """Compare each split model with the model in one piece; raises `ScenarioError` with the first differences."""
     rows = {tuple(getattr(row.parallel, key) for key in PIECES): row
             for row in experiment.rows if row.directions.places > 1}
     for config in rows.values():
         with experiment.scenario.origin.blaming(("model", "kind")):
-            difference = split_otherwise(config)
+            difference = split_fault(config)
         if difference:
             raise experiment.scenario.origin.error(
                 f"the split model of {config.name} is not the model in one piece: {difference}", ("model", "kind"))
 
 
-def split_otherwise(config: Config) -> str:
+def split_fault(config: Config) -> str:
     """The first differences between a row's split model and the model in one piece, in words; empty if there are none.
     """
     different = differences(config)

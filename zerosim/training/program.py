@@ -19,8 +19,8 @@ import numpy as np
 
 from zerosim.collectives import ring, tree
 from zerosim.core.allocation import MODEL_STATES, Array, allocate, allocate_on_host
+from zerosim.core.bits import with_one_nan
 from zerosim.core.comm import Communicator, among
-from zerosim.core.not_a_number import with_one_nan
 from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
 from zerosim.observe.ledger import MEMORY_KINDS, Ledger
@@ -38,15 +38,15 @@ from zerosim.training.collect import collected
 from zerosim.training.comparison import (
     Evidence,
     Fingerprint,
-    brought_home_otherwise,
     compared,
     fingerprints,
     first_of,
+    gathered_fault,
     published,
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
-from zerosim.training.keeping import due, save
+from zerosim.training.keeping import is_saved_after, save
 from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
 from zerosim.worlds.objects import gather_objects
@@ -87,9 +87,9 @@ def measure(
     on_others = replace(experiment, keep_weights=False, traced=NOTHING, folders={})
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
     for config in experiment.rows:
-        if config.check.reference and config.course not in histories:
-            histories[config.course] = train_alone(comm, experiment, config, shown)
-        measured = run(comm, experiment, config, config.name, history=histories.get(config.course), faults=[
+        if config.check.reference and config.reference_key not in histories:
+            histories[config.reference_key] = train_alone(comm, experiment, config, shown)
+        measured = run(comm, experiment, config, config.name, history=histories.get(config.reference_key), faults=[
             fault for fault in faults if fault.rank == comm.rank], second_channel=second_channel).train()
         elsewhere = {}
         for ranks in (number for number in check.same_bits_on if comm.rank < number):
@@ -195,8 +195,8 @@ class Run:
         last = history[config.steps] if history else None
         disagreement = None
         if last is not None and evidence is None:
-            home = brought_home_otherwise((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
-            disagreement = next((difference for difference in wrong if difference), home)
+            gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
+            disagreement = next((difference for difference in wrong if difference), gathered)
         return Measurement(
             config=config,
             compared=history is not None,
@@ -284,7 +284,7 @@ class Run:
 
     def save(self) -> None:
         """Save the state, if it is due."""
-        if due(self.experiment, self.config, self.replica.state.step):
+        if is_saved_after(self.experiment, self.config, self.replica.state.step):
             started = time.perf_counter()
             self.world.take_buffers_from(allocate)    # these messages are no step's
             save(self.comm, self.experiment, self.config, self.replica, self.losses)
@@ -343,7 +343,7 @@ class Run:
             resting_bytes={kind: sum(owners[kind].values()) for kind in MODEL_STATES},
             at_rest=dict(self.at_rest),
             process_bytes=self.process_bytes,
-            held_as_began={name: {**most} for name, most in ledger.held_as_began.items()},
+            held_at_beginning={name: {**most} for name, most in ledger.held_at_beginning.items()},
             peak_bytes=dict([*((kind, ledger.peak[kind]) for kind in MEMORY_KINDS), ("total", ledger.peak_total)]),
             alive_bytes=ledger.total,
             resident_bytes=resident_bytes() - self.idle_bytes,

@@ -27,7 +27,7 @@ from zerosim.autograd.player import perform
 from zerosim.autograd.tape import Policy, Tape
 from zerosim.autograd.tape_collectives import TapeGroups, added_over, over
 from zerosim.core.allocation import Array
-from zerosim.core.not_a_number import with_one_nan
+from zerosim.core.bits import with_one_nan
 from zerosim.core.orders import Order
 from zerosim.core.sharding import Mesh, bounds, padded
 from zerosim.core.wires import Format, WireError, wire_error

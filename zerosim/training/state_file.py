@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.digests import little_endian
+from zerosim.core.bits import little_endian
 from zerosim.core.errors import CheckpointError
 from zerosim.core.files import contents
 from zerosim.core.precisions import PRECISIONS

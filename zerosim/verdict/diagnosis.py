@@ -105,13 +105,13 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
     """The order in which the stage adds `chunk`, computed on symbols, and the declared order."""
     declared = declared_order(config, chunk)
     ours = declared if config.order.within is None else str(
-        chunk_sums(config.addition, config.mesh, config.added_first)[chunk])
+        chunk_sums(config.addition, config.mesh, config.added_on_rank)[chunk])
     return {"ours": ours, "reference": declared}
 
 
 def declared_order(config: Config, chunk: int) -> str:
     """The sum of micro-batches g0, g1, … in `chunk` as the order declares it; words for an order-free sum."""
-    mesh, count = config.mesh, config.mesh.size * config.added_first
+    mesh, count = config.mesh, config.mesh.size * config.added_on_rank
     if config.order.within is None:
         return config.order.words
     return str(config.order.total([symbols(number, mesh.size) for number in range(count)], mesh)[chunk])

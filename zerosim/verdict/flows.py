@@ -26,7 +26,7 @@ from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.observe.traffic import Count
 
-MOST_RANKS = 4096
+MOST_RECORDED_RANKS = 4096
 """The most ranks on which a user's collective is recorded."""
 
 
@@ -93,8 +93,8 @@ def by_formula(row: Algorithm, size: int, rank: int, root: int | None) -> Flow:
 
 
 def of_users(row: Algorithm, size: int, rank: int, length: int, itemsize: int, root: int | None) -> Flow:
-    if size > MOST_RANKS:
-        raise UsageError(f"{row.name} is recorded on at most {MOST_RANKS} ranks, and {size} are asked for")
+    if size > MOST_RECORDED_RANKS:
+        raise UsageError(f"{row.name} is recorded on at most {MOST_RECORDED_RANKS} ranks, and {size} are asked for")
     return recorded(row.function, size, rank, length, itemsize, root, numbers=True)
 
 

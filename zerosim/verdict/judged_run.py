@@ -23,13 +23,13 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment, prepare
 from zerosim.training.keeping import begin, with_checkpoints
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
-from zerosim.training.one_function import refuse_split_otherwise
+from zerosim.training.one_function import refuse_unequal_splits
 from zerosim.training.program import Progress, Silent, measure
 from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
 from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
-from zerosim.verdict.resting import needed_as_began, resting_bytes, unit_bytes
+from zerosim.verdict.resting import needed_at_beginning, resting_bytes, unit_bytes
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, undeclared, volume
 from zerosim.worlds.launcher import launched_rank
@@ -86,9 +86,9 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
     """The memory due of one rank, in whose world copies of messages may have `copies` bytes; None if it makes none."""
     figures, resting, far = expected(config, updates), resting_bytes(config), resting_bytes(config, "host")
     peaks = {str(kind): figures.peak_bytes.get(kind, 0) for kind in MEMORY_KINDS}
-    beside = 0 if copies is None else figures.beside_bytes + copies
+    overlapped = 0 if copies is None else figures.overlapped_bytes + copies
     timed = {*figures.bounded, *([] if copies is None else ["buffers"])}
-    peaks["buffers"] += beside
+    peaks["buffers"] += overlapped
     ordered = not (timed or config.parallel.prefetch or config.parallel.overlap)
     peaks["total"] = figures.peak_total if ordered else sum(peaks.values())
     timed |= set() if ordered else {"total"}
@@ -106,7 +106,7 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
             kind: {unit.name: unit_bytes(config, unit).get(kind, (0, 0))[0] for unit in config.model.units}
             for kind in MODEL_STATES},
         at_rest=at_rest | {"activations": (0, 0), "buffers": (0, copies or 0)} if config.steps_here > 0 else {},
-        held_as_began=needed_as_began(config),
+        held_at_beginning=needed_at_beginning(config),
     )
 
 
@@ -122,7 +122,7 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     firsts: dict[tuple[object, ...], RowOutcome] = {}
     outcomes = []
     for row in rows:
-        first = firsts.setdefault(row.config.course, row) if row.fits else row
+        first = firsts.setdefault(row.config.reference_key, row) if row.fits else row
         outcomes.append(row if first is row else replace(
             row, equal=ending(row) == ending(first), compared_with=first.name))
     return outcomes
@@ -141,7 +141,7 @@ def prepare_run(
         scenario, load_dataset(scenario), keep_weights=keep_weights, traced=traced, faulty=resume is None)
     experiment = with_checkpoints(prepared, resume, accept_python=accept_python)
     if launched_rank() <= 0:
-        refuse_split_otherwise(experiment)
+        refuse_unequal_splits(experiment)
     return experiment
 
 
@@ -172,18 +172,18 @@ def run_locally(
 def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome | None:
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
-    beside = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
+    overlapped = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
     if launched_rank() <= 0:
         begin(experiment)
 
     def program(comm: Communicator) -> Outcome | None:
-        second = world.channel() if beside else None
+        second = world.channel() if overlapped else None
         if world.rank_is_process:
             (return_freed if limit else keep_freed)()
         with memory_limit(limit):
             measured = list(measure(
                 comm, world, experiment, progress, second, room_bytes if limited() else None))
-            return judge(comm, world, experiment, measured)
+            return outcome_of(comm, world, experiment, measured)
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
     tracing = traced() if experiment.scenario.check.process_memory else nullcontext()
@@ -200,7 +200,7 @@ def room_bytes(config: Config, held_bytes: int) -> int:
     return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 
 
-def judge(
+def outcome_of(
     comm: Communicator, world: World, experiment: Experiment, measured: Sequence[Measurement | None]
 ) -> Outcome | None:
     """The outcome on rank 0, None on the others, which take part until all rows are judged."""
@@ -222,7 +222,7 @@ def different_rows(rows: Sequence[RowOutcome]) -> list[tuple[Config, Config]]:
     Rows with equal references count as one. Rows that split the model in different ways are not paired: their sums have
     different terms.
     """
-    trained = {row.config.course: row for row in reversed(rows) if row.equal}
+    trained = {row.config.reference_key: row for row in reversed(rows) if row.equal}
     first, *others = [*reversed(trained.values())] or [*rows[:1]]
     return [(first.config, other.config) for other in others
             if first.measured.weights_sha256 != other.measured.weights_sha256

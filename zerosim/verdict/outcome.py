@@ -51,16 +51,25 @@ def overweight(measured: RankMemory, expected: RankMemory) -> list[str]:
         if (kind not in MODEL_STATES or owner in expected.owners[kind])
         and size > (most := expected.owners[kind].get(owner, 0))]
     return kept + [
-        f"from {least:,} to {most:,} B of {kind} between steps" for kind, (least, most) in measured.at_rest.items()
+        f"{span_words(least, most)} B of {kind} between steps; expected {span_words(*expected.at_rest[kind])}"
+        for kind, (least, most) in measured.at_rest.items()
         if kind in expected.at_rest and not expected.at_rest[kind][0] <= least <= most <= expected.at_rest[kind][1]]
+
+
+def span_words(least: int, most: int) -> str:
+    """
+    >>> span_words(0, 0), span_words(0, 1024)
+    ('0', 'from 0 to 1,024')
+    """
+    return f"{least:,}" if least == most else f"from {least:,} to {most:,}"
 
 
 def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{size:,} B of {kind} as {words} begins; expected {most:,}"
-        for name, words in BEGINNINGS.items() for kind, most in expected.held_as_began.get(name, {}).items()
-        if (size := measured.held_as_began.get(name, {}).get(kind, 0)) > most]
+        for name, words in BEGINNINGS.items() for kind, most in expected.held_at_beginning.get(name, {}).items()
+        if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
 def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:

@@ -41,7 +41,7 @@ def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
     return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
 
 
-def needed_as_began(config: Config) -> dict[str, dict[Kind, int]]:
+def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
     """The most bytes of each kind that a step still needs when the reduction, or the update, of a unit begins.
 
     When gradients are reduced, full weights have been freed; when weights are updated, so have all arrays of backward,

@@ -9,8 +9,8 @@ shipped one that shards the same states. Therefore what a stage keeps between st
 from its code: `resting`, and the list of collectives in `traffic`. Tests have peaks by hand. With traffic from shapes
 as well, about half as many faults planted in stages would be noticed.
 
-A world that copies messages, and runs overlapped work on a second thread, holds more: `beside_bytes` at most for that
-work, and the copies themselves (`traffic.message_copies`).
+A world that copies messages, and runs overlapped work on a second thread, holds more: `overlapped_bytes` at most for
+that work, and the copies themselves (`traffic.message_copies`).
 """
 
 import weakref
@@ -32,8 +32,9 @@ from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
 from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.stages.replica import Batch, Beside, Gathering, Pending, Replica, Work
-from zerosim.stages.scaling import SquareSums
+from zerosim.stages.replica import Batch, Gathering, Replica
+from zerosim.stages.second_channel import Pending, SecondChannel, Work
+from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HostMemory
 from zerosim.stages.update import UpdateRule
 from zerosim.stages.users_stage import SHIPPED
@@ -59,10 +60,10 @@ class ExpectedMemory:
     peak_bytes: Mapping[Kind, int]
     """The peak of each kind."""
     bounded: frozenset[Kind]
-    """The kinds whose peak is only an upper bound: gradients, if a reduction beside the step makes copies."""
+    """The kinds whose peak is only an upper bound: gradients, if an overlapped reduction makes copies."""
     peak_total: int
     """The peak of all kinds together."""
-    beside_bytes: int
+    overlapped_bytes: int
     """The peak of the buffers of overlapped work."""
     host_peak_bytes: Mapping[Kind, int]
     """The peak of each kind on the host."""
@@ -102,7 +103,7 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
         peak_bytes=dict(run.ledger.peak),
         bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
         peak_total=run.ledger.peak_total,
-        beside_bytes=run.aside.peak["buffers"],
+        overlapped_bytes=run.overlapped.peak["buffers"],
         host_peak_bytes=dict(+run.host.peak),
         moved_bytes=dict(+bytes_moved),
         operations={what: run.replica.tape.operations[what] // once * steps
@@ -121,17 +122,17 @@ class StepsOnShapes:
     """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves to the host and back."""
 
     def __init__(self, config: Config, steps: int, *, skipped: bool) -> None:
-        self.ledger, self.aside, self.host = Ledger(), Ledger(), Ledger()
+        self.ledger, self.overlapped, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
         self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
         shipped = SHIPPED[frozenset(config.stage.sharded)]
-        neighbours = Unconnected(config, self.calls.beside("ends", 2))
+        neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
         self.replica.begin(lambda unit: extent(
             padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
-        for ledger in (self.ledger, self.aside, self.host):
+        for ledger in (self.ledger, self.overlapped, self.host):
             ledger.begin_peak()
         for number in range(1, steps + 1):
             before = Counter(self.host.moved_bytes)
@@ -146,11 +147,11 @@ class StepsOnShapes:
 
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
-        beside = Lingering(comm, ObservedAllocator(extent, self.ledger), self.aside)
+        second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
         wire = config.weights_wire and SilentWire(config.weights_wire)
         return on_shapes(
-            config, comm, beside.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
-            NoNumbers(config.rule), norms, gathering=gathering(config, beside, wire), reducing=beside)
+            config, comm, second.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
+            NoNumbers(config.rule), norms, gathering=gathering(config, second, wire), reducing=second)
 
     def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
         """Count a copy to the host or back, and copy nothing."""
@@ -159,7 +160,7 @@ class StepsOnShapes:
 
 def on_shapes(
     config: Config, comm: Observed, allocate: Allocator, calls: "TapeCalls", host: HostMemory, rule: Any,
-    norms: "NoSums", *, gathering: Gathering, reducing: Beside, perform: Perform | None = None,
+    norms: "NoSums", *, gathering: Gathering, reducing: SecondChannel, perform: Perform | None = None,
     policy: Policy | None = None, states: Allocator | None = None,
 ) -> Replica:
     """A replica of a row on shapes: its code with an update `rule` and `norms` that compute nothing.
@@ -169,7 +170,7 @@ def on_shapes(
     `reducing` runs overlapped reductions. `states` allocates states that rest on the device, by default as `allocate`.
     """
     built = replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy)
-    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.beside("tensor", config.directions.tensor)})
+    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.group("tensor", config.directions.tensor)})
     storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
     wire = config.gradients_wire and SilentWire(config.gradients_wire)
     return replace(
@@ -190,7 +191,7 @@ class TapeCalls:
             "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
         self._carried_out = over(self.groups, run or without_draws)
 
-    def beside(self, name: str, size: int) -> "CountedGroup":
+    def group(self, name: str, size: int) -> "CountedGroup":
         """A group whose calls are no operation's, and are counted at once."""
         return CountedGroup(name, size, note=lambda call: self.add([call]))
 
@@ -199,7 +200,7 @@ class TapeCalls:
         self.total.update(calls)
 
     def count(self, work: Callable[[], object]) -> None:
-        """Count the calls of work beside the tape."""
+        """Count the calls of work outside the tape."""
         self._made.clear()
         work()
         self.add(self._made)
@@ -315,20 +316,20 @@ class NoNumbers:
     differences = apply = of_matrices = update
 
 
-class Lingering(Beside):
+class Lingering(SecondChannel):
     """Overlapped work, done at once. The gradients that it was given live until it is awaited, as on a thread.
 
-    The buffers of the work are counted in `aside`, too.
+    The buffers of the work are counted in `overlapped`, too.
     """
 
-    def __init__(self, comm: Observed, allocate: Allocator, aside: Ledger) -> None:
+    def __init__(self, comm: Observed, allocate: Allocator, overlapped: Ledger) -> None:
         super().__init__(comm)
-        self._plain, self._aside = allocate, ObservedAllocator(allocate, aside)
+        self._plain, self._overlapped = allocate, ObservedAllocator(allocate, overlapped)
         self._working = False
 
     def allocate(self, shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
         """An array of the step, or of the work that is under way."""
-        return (self._aside if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
+        return (self._overlapped if self._working else self._plain)(shape, dtype, kind=kind, owner=owner)
 
     def begin(self, work: Work) -> Pending:
         given = getattr(work, "args", ())

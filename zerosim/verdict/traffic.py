@@ -51,7 +51,7 @@ class DueCall:
     length: int
     times: int
     rooted: bool = False
-    aside: bool = False
+    overlapped: bool = False
     """Whether it may run on the second channel."""
 
     def flows(self, config: Config, rank: int) -> Iterator[list[Flow]]:
@@ -95,15 +95,16 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     for length in over(trained):
         terms = parts if codes is None or add is None else [(add, 1)]
         sent = codes.encoded_bytes(length) if codes else length
-        yield DueCall("reduce_scatter", terms, mesh.neighbours, sent, reductions, aside=overlap)
+        yield DueCall("reduce_scatter", terms, mesh.neighbours, sent, reductions, overlapped=overlap)
         if to_all:
             sums = config.wire if add is not None else config.summed
-            yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions, aside=overlap)
+            yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions,
+                          overlapped=overlap)
     if mesh.replicas > 1 and add is not None:
         for unit in trained:
             for half in (add, ring.all_gather):
                 yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
-                           chunk_length(unit.count, config.ranks), reductions, aside=overlap)
+                           chunk_length(unit.count, config.ranks), reductions, overlapped=overlap)
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
@@ -114,17 +115,17 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     if stage.gathers:
         for length in over(gathered(config)):
             yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
-                       wire.encoded_bytes(length) if wire else length, passes, aside=prefetch)
+                       wire.encoded_bytes(length) if wire else length, passes, overlapped=prefetch)
     if copy is not None:
         for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
             yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
-                       passes * later_uses(config.model, unit), aside=prefetch)
+                       passes * later_uses(config.model, unit), overlapped=prefetch)
     if needs_norm and stage.shares_updates:
         count = mesh.replicas * len(trained)
         yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)
 
 
-def due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Count]:
+def counts_due(config: Config, rank: int, updates: int, hosts: Sequence[int] = ()) -> dict[str, Count]:
     """The traffic of each collective that `rank` calls in a run's steps; `updates` of them were not skipped.
 
     `hosts` has the number of each rank's host; without it no bytes count as leaving a host.
@@ -186,7 +187,7 @@ def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
 
 def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Count:
     """The messages that `rank` must send and receive in a run's steps, in all and by collective."""
-    formula = due(config, rank, updates, hosts)
+    formula = counts_due(config, rank, updates, hosts)
     return replace(sum(formula.values(), Count()), by_collective=formula)
 
 
@@ -239,7 +240,8 @@ def most_messages(config: Config) -> int:
     steps, ranks = config.steps, config.all_ranks
     if steps == 0:
         return 0
-    return max(sum(count.messages for count in due(config, rank, steps).values()) for rank in range(ranks)) // steps
+    counts = (counts_due(config, rank, steps).values() for rank in range(ranks))
+    return max(sum(count.messages for count in of_rank) for of_rank in counts) // steps
 
 
 def message_copies(config: Config) -> int:
@@ -267,14 +269,14 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
 
     Exponents, losses and their integers are sent on the step's own channel in every stage.
     """
-    own, beside = {EXPONENT_BYTES, config.precision.losses.itemsize, LIMB_BYTES}, set[int]()
+    own, overlapped = {EXPONENT_BYTES, config.precision.losses.itemsize, LIMB_BYTES}, set[int]()
     for rank in range(config.ranks):
         for call in calls(config, rank, 1):
-            (beside if call.aside else own).update(
+            (overlapped if call.overlapped else own).update(
                 sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
     own.update(length for sent in tape_flows(config) for length in sent.messages)
     own.update(chunk.output.nbytes for rank_config in config.of_pipeline for chunk in rank_config.chunks)
-    return own, beside
+    return own, overlapped
 
 
 def tape_flows(config: Config) -> Iterator[Flow]:

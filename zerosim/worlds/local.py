@@ -27,9 +27,9 @@ from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator, Exchange, ExchangesTogether, Payload, Reduction, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.core.words import plural
+from zerosim.worlds.call_stack import CodePlace, places, throw
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
-from zerosim.worlds.running import CodePlace, places, throw
 from zerosim.worlds.world import Result
 
 RankProgram = Callable[[Communicator], Any]

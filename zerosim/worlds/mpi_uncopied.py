@@ -24,11 +24,10 @@ from zerosim.core.allocation import Array
 from zerosim.core.comm import Reduction
 from zerosim.worlds.copies import UNCOPIED, dtype_tag, raw, shaped
 from zerosim.worlds.delivery import deliver
+from zerosim.worlds.mpi_mailbox import Mailbox
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from zerosim.worlds.mpi_communicator import MpiCommunicator
 
 LARGE_BYTES = 1 << 18
 """The least bytes of a message that an exchange does not copy if it can."""
@@ -40,20 +39,20 @@ DUE = struct.Struct("<qqq")
 
 
 class Uncopied:
-    """The large exchanges of one communicator, through a communicator of their own."""
+    """The large exchanges of one mailbox, whose uncopied messages have a `duplicate` of its communicator."""
 
-    def __init__(self, comm: "MpiCommunicator", beside: "MPI.Intracomm") -> None:
-        self._comm, self._beside = comm, beside
+    def __init__(self, mailbox: Mailbox, duplicate: "MPI.Intracomm") -> None:
+        self._mailbox, self._duplicate = mailbox, duplicate
 
     def exchange(self, outgoing: Array, to: int, into: Array, source: int, reduce: Reduction | None) -> None:
         """Do an exchange whose arguments have been checked."""
-        comm, memory, landing = self._comm, None, into
+        mailbox, memory, landing = self._mailbox, None, into
         if reduce is not None or not into.flags.c_contiguous:
-            memory = comm.copies.take(into.nbytes)
+            memory = mailbox.copies.take(into.nbytes)
             landing = shaped(memory, into)
         coming, leaving = self._receive(landing, source), self._send(outgoing, to, into)
         try:
-            comm.match(landing, into, source, coming)
+            mailbox.match(landing, into, source, coming)
             if landing is not into:
                 deliver(landing, into, reduce)
         finally:
@@ -61,34 +60,34 @@ class Uncopied:
                 coming.Cancel()
                 coming.Wait()
             if leaving is not None:
-                comm.poll(leaving.Test, f"for rank {to} to receive {outgoing.nbytes} bytes")
+                mailbox.poll(leaving.Test, f"for rank {to} to receive {outgoing.nbytes} bytes")
             if memory is not None:
-                comm.copies.give(memory)
+                mailbox.copies.give(memory)
 
     def _receive(self, landing: Array, source: int) -> "MPI.Request | None":
         """Post the receive of a large message, and tell its source; None for a short one."""
-        comm, number = self._comm, self._comm.numbers[source]
-        if landing.nbytes < LARGE_BYTES or source == comm.rank:
+        mailbox, number = self._mailbox, self._mailbox.numbers[source]
+        if landing.nbytes < LARGE_BYTES or source == mailbox.rank:
             return None
-        coming = self._beside.Irecv(raw(landing), number, UNCOPIED)
-        expected = DUE.pack(comm.received[source], landing.nbytes, dtype_tag(landing.dtype))
-        comm.keep(self._beside.Isend(expected, number, READY), expected, len(expected), source)
+        coming = self._duplicate.Irecv(raw(landing), number, UNCOPIED)
+        expected = DUE.pack(mailbox.received[source], landing.nbytes, dtype_tag(landing.dtype))
+        mailbox.keep(self._duplicate.Isend(expected, number, READY), expected, len(expected), source)
         return coming
 
     def _send(self, outgoing: Array, to: int, into: Array) -> "MPI.Request | None":
         """Send a message: uncopied and not yet complete, or by the usual way and None."""
-        comm, number = self._comm, self._comm.numbers[to]
-        if outgoing.nbytes >= LARGE_BYTES and to != comm.rank and outgoing.flags.c_contiguous and (
+        mailbox, number = self._mailbox, self._mailbox.numbers[to]
+        if outgoing.nbytes >= LARGE_BYTES and to != mailbox.rank and outgoing.flags.c_contiguous and (
                 not np.may_share_memory(outgoing, into)):
-            wanted, ready = DUE.pack(comm.sent[to], outgoing.nbytes, dtype_tag(outgoing.dtype)), bytearray(DUE.size)
+            wanted, ready = DUE.pack(mailbox.sent[to], outgoing.nbytes, dtype_tag(outgoing.dtype)), bytearray(DUE.size)
             patient_until = time.monotonic() + PATIENCE_SECONDS
             while time.monotonic() < patient_until:
-                if not self._beside.Iprobe(number, READY):
+                if not self._duplicate.Iprobe(number, READY):
                     os.sched_yield()
                     continue
-                self._beside.Recv(ready, number, READY)
+                self._duplicate.Recv(ready, number, READY)
                 if ready == wanted:
-                    comm.depart(outgoing[:0], to, UNCOPIED)
-                    return self._beside.Isend(raw(outgoing), number, UNCOPIED)
-        comm.depart(outgoing, to)
+                    mailbox.depart(outgoing[:0], to, UNCOPIED)
+                    return self._duplicate.Isend(raw(outgoing), number, UNCOPIED)
+        mailbox.depart(outgoing, to)
         return None

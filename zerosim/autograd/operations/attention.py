@@ -246,18 +246,18 @@ def angles(tokens: int, size: int, base: float, dtype: str, direction: float) ->
     return np.cos(angle).astype(dtype), (direction * np.sin(angle)).astype(dtype)
 
 
-def beside_forward(x: Array, other: Array, *, empty: Empty, heads: int, other_heads: int) -> Array:
+def join_heads_forward(x: Array, other: Array, *, empty: Empty, heads: int, other_heads: int) -> Array:
     """Each head's numbers of x, then those of `other`: x (B, T, H·s), other (B, T, K·r), y (B, T, H·(s + r)).
 
     Each of the K heads of `other` stands beside H/K heads of x.
 
     >>> x, other = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[5.0]]])
-    >>> beside_forward(x, other, empty=np.empty, heads=2, other_heads=1).tolist()
+    >>> join_heads_forward(x, other, empty=np.empty, heads=2, other_heads=1).tolist()
     [[[1.0, 2.0, 5.0, 3.0, 4.0, 5.0]]]
     """
     if len(x.shape) != 3 or x.shape[:-1] != other.shape[:-1] or (
             x.shape[-1] % heads or other.shape[-1] % other_heads or heads % other_heads):
-        raise refuse("beside", f"x (B, T, {heads}·s), other (B, T, {other_heads}·r), heads a multiple of others",
+        raise refuse("join_heads", f"x (B, T, {heads}·s), other (B, T, {other_heads}·r), heads a multiple of others",
                      x.shape, other.shape)
     size = x.shape[2] // heads
     out = empty((*x.shape[:2], x.shape[2] + heads * (other.shape[2] // other_heads)), x.dtype)
@@ -267,7 +267,7 @@ def beside_forward(x: Array, other: Array, *, empty: Empty, heads: int, other_he
     return out
 
 
-def beside_backward(upstream: Array, into: Into, *, empty: Empty, heads: int, other_heads: int) -> None:
+def join_heads_backward(upstream: Array, into: Into, *, empty: Empty, heads: int, other_heads: int) -> None:
     """∂L/∂x and ∂L/∂other: the parts of upstream; those of heads with one head of `other` are added, first to last."""
     parts = in_groups(upstream, heads, other_heads)
     if "x" in into:
@@ -294,4 +294,4 @@ causal_attention = Operation(
 )
 causal_self_attention = of_packed(causal_attention, "causal_self_attention")
 rotary = Operation(rotary_forward, rotary_backward)
-beside = Operation(beside_forward, beside_backward, moves=True)
+join_heads = Operation(join_heads_forward, join_heads_backward, moves=True)

@@ -1,7 +1,10 @@
 """Dropout, whose mask depends on the sample and not on the rank that computes it.
 
 Backward draws the mask again instead of keeping it. That costs time and saves an array as large as the activation. It
-is possible because `core/draws.py` derives each number from seed, step, sample, layer and operation.
+is possible because `uniform` derives each number from its purpose only, and from no state. Philox computes numbers from
+a key and a counter. The key is the seed and the step, the counter names the sample in the batch of all ranks, the layer
+and the operation: so a sample gets the same numbers on any rank, on each call. Salmon, Moraes, Dror and Shaw, "Parallel
+random numbers: as easy as 1, 2, 3" (2011), section 3.
 """
 
 from collections.abc import Callable
@@ -49,3 +52,17 @@ def dropped(x: Array, out: Array, empty: Empty, probability: float, draws: Draws
 
 
 dropout = Operation(dropout_forward, dropout_backward)
+
+
+def uniform(seed: int, step: int, out: Array, micro_batch: int, layer: int, operation: int) -> None:
+    """Fill `out`, float32 (samples, …), with numbers from 0 to below 1, sample by sample.
+
+    >>> two, one = np.empty((2, 3), np.float32), np.empty((1, 3), np.float32)
+    >>> uniform(0, 1, two, 0, 2, 5)
+    >>> uniform(0, 1, one, 1, 2, 5)                 # the second sample of all, in micro-batches of one
+    >>> two[1].tolist() == one[0].tolist()
+    True
+    """
+    for number, sample in enumerate(out, start=micro_batch * len(out)):
+        counter = [0, operation, layer, number]
+        np.random.Generator(np.random.Philox(key=[seed, step], counter=counter)).random(out=sample, dtype=np.float32)

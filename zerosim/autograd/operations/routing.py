@@ -11,16 +11,11 @@ Indices are values of a graph like any other, kept for backward if it reads them
 the derivative of the choice is 0 almost everywhere. A router learns by its probabilities alone.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operation import Empty, Into, Operation, Value
 from zerosim.autograd.operations.shapes import refuse, rows
 from zerosim.core.allocation import Array
-
-if TYPE_CHECKING:
-    from zerosim.autograd.graph import Variable
 
 
 def top_indices_forward(x: Array, *, empty: Empty, count: int) -> Array:
@@ -163,7 +158,7 @@ scatter_rows = Operation(scatter_rows_forward, scatter_rows_backward, BY_INDEX)
 queue_slots = Operation(queue_slots_forward, moves=True)
 
 
-def top_k(x: "Variable", count: int) -> tuple["Variable", "Variable"]:
+def top_k(x: Value, count: int) -> tuple[Value, Value]:
     """The `count` largest numbers of each row, largest first, and their places: `take_along` of `top_indices`.
 
     >>> from zerosim.autograd.graph import Graph

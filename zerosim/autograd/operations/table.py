@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations.attention import beside, causal_attention, causal_self_attention, rotary, softmax
+from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, join_heads, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
@@ -31,7 +31,7 @@ OperationExample = Sequence[Any]
 
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (
     linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, silu, softmax, layer_norm,
-    rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, beside, dropout, reshape,
+    rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, join_heads, dropout, reshape,
     transpose, top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
 )}
 """The public operations, by name."""
@@ -55,7 +55,7 @@ EXAMPLES: Mapping[str, OperationExample] = {
     "causal_attention": ((2, 12, 8), (2, 12, 4), (2, 12, 4), {"heads": 4, "key_value_heads": 2}),
     "causal_self_attention": ((2, 12, 24), {"heads": 4}),
     "rotary": ((2, 12, 8), {"size": 4, "base": 10000.0}),
-    "beside": ((2, 12, 8), (2, 12, 4), {"heads": 4, "other_heads": 2}),
+    "join_heads": ((2, 12, 8), (2, 12, 4), {"heads": 4, "other_heads": 2}),
     "dropout": ((4, 16), {"probability": 0.1}),
     "reshape": ((4, 16), {"shape": (8, 8)}),
     "transpose": ((4, 16), {"axes": (1, 0)}),

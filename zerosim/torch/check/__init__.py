@@ -45,10 +45,10 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
     """
     import torch.distributed as dist  # noqa: PLC0415 - records are judged without PyTorch
 
-    from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415 - as above
+    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - as above
 
     checked, frames = Checked(), list[Frame]()
-    recorder = Recorder(frames.append)
+    recorder = ScriptRecorder(frames.append)
     for optimizer in optimizers:
         recorder.window.step_of(optimizer)
     with recorder.listening():

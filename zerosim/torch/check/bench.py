@@ -40,7 +40,7 @@ def main(rounds: int, file: str) -> None:
     from torch import nn  # noqa: PLC0415
 
     from zerosim.torch.check.record import write  # noqa: PLC0415
-    from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415
+    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -65,7 +65,7 @@ def main(rounds: int, file: str) -> None:
     times: dict[str, list[float]] = {"with_seconds": [], "without_seconds": []}
     with tempfile.TemporaryFile() as records:
         for _ in range(1 + rounds):
-            times["with_seconds"].append(turn(Recorder(partial(write, file=records)).listening()))
+            times["with_seconds"].append(turn(ScriptRecorder(partial(write, file=records)).listening()))
             times["without_seconds"].append(turn(nullcontext()))
     if dist.get_rank() == 0:
         with open(file, "w") as out:

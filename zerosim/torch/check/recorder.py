@@ -17,7 +17,7 @@ from zerosim.torch.check.window import Window
 from zerosim.torch.check.wrapping import Wrapping
 
 
-class Recorder:
+class ScriptRecorder:
     """The frames of this rank, given to `keep` one by one, while `listening`."""
 
     def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
@@ -34,7 +34,7 @@ class Recorder:
         return self.window.failed
 
     @contextmanager
-    def listening(self) -> Iterator["Recorder"]:
+    def listening(self) -> Iterator["ScriptRecorder"]:
         """A context in which everything that trains is recorded."""
         window = self.window
         wrapping, backwards = Wrapping(window), Backwards(window)

@@ -55,7 +55,7 @@ class Judge:
         runs = [self.reference, self.other]
         self.roundoff = max((entry.roundoff for run in runs for entries in run.ranks for entry in entries), default=0.0)
         self.coarse = self.again is None and self.roundoff > 1e-5
-        """Whether 16 bits are judged without a measure: only step 1, because an optimizer may enlarge any difference."""
+        """Whether 16 bits are judged without a measure: step 1 alone, because optimizers may enlarge any difference."""
         self.compared: set[str] = set()
         self.unequal: set[str] = set()
         self.measured: dict[tuple[Any, ...], float] = {}
@@ -254,7 +254,7 @@ class Judge:
     def parameters(self, kind: str, step: int) -> tuple[list[Difference], int]:
         """The tensors that are not the reference's parts, and how many were compared."""
         due = {whole.name: whole for whole in self.reference.wholes(kind, step)}
-        gradients = {whole.name: whole for whole in self.reference.wholes("gradient", step)} if kind == "updated" else {}
+        gradients = {whole.name: whole for whole in self.reference.wholes("gradient", step) if kind == "updated"}
         subject = {"gradient": "gradient", "clipped": "clipping", "updated": "update"}[kind]
         wrong, count, parts = [], 0, dict[str, list[Whole]]()
         for whole in self.other.wholes(kind, step):
@@ -411,7 +411,7 @@ class Judge:
         self.find(what, step, f"another {what}", first)
 
     def document(self, steps: int) -> dict[str, Any]:
-        """The document `zerosim.check/2`."""
+        """The document `zerosim.check/3`."""
         wrong, verdicts = {finding.what for finding in self.findings}, []
         threshold = (f"{MARGIN} times what moving the weights by a rounding changes" if self.again is not None else
                      f"{(MARGIN if self.coarse else 1) * np.sqrt(self.roundoff):.1e} of the largest number")
@@ -426,10 +426,12 @@ class Judge:
                 judged, why = False, "in 32 bits and fewer give a third record, of --noise" + (
                     "; without it only step 1 is judged in 16 bits" if self.coarse else "")
             if what in self.unequal:  # before a finding has begun, or parts of a sum
-                judged, why = False, f"equal are {why}; others {'follow the finding' if wrong else 'are parts of a sum'}"
-            verdicts.append({"what": what, "verdict": SAME if judged else NOT_JUDGED, "why": why or "it was not seen"})
-        return {"schema": "zerosim.check/2", "steps": steps, "verdicts": verdicts,
-                "findings": [vars(finding) for finding in self.findings]}
+                judged, why = False, f"equal are {why}; others {'follow the finding' if wrong else 'are parts of sums'}"
+            verdicts.append({"what": what, "verdict": SAME if judged else NOT_JUDGED, "why": why or "it was not seen",
+                             "judged": steps * judged, "of": steps})
+        return {"schema": "zerosim.check/3", "findings": [vars(finding) for finding in self.findings], "suspicions": [],
+                "steps": steps, "updates": steps, "ranks": len(self.other.ranks), "micro_batches": 0, "parameters": 0,
+                "parameters_judged": 0, "verdicts": verdicts}
 
 
 def simple(ratio: float, error: float) -> float | None:

@@ -23,7 +23,8 @@ class Entry:
     """Numbers of one tensor on one rank: `rows` of a matrix, tokens of an output, or values; `columns` of a matrix.
 
     `kind` is "input", "output", "loss", "output gradient", "weight", "gradient", "clipped", "norm", "updated"
-    or, where a model draws random numbers, "random"; a file begins with "ranks", whose `shape` is their number, and ends with "end".
+    or, where a model draws random numbers, "random"; a file begins with "ranks", whose `shape` is their number, and
+    ends with "end".
     """
 
     kind: str

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerosim.torch.check.adapters import deepspeed_gradient, flat_pieces
-from zerosim.torch.check.recorder import plainly
+from zerosim.torch.check.names import plainly
 from zerosim.torch.check.sketch import PIECES, hashed
 from zerosim.torch.check.tensors import local, parameters_of, place_of, script_line
 from zerosim.torch.check.watching import Watch
@@ -104,13 +104,13 @@ def share_of(values: Any) -> tuple[bool, float]:
     return True, share
 
 
-class Recorder(Watch):
+class LayoutRecorder(Watch):
     """The entries of this rank, given to `keep` in order, for the steps from the first to `last`, while `listening`.
 
     `prepare` is called with each module that is called as a root, before its first forward.
     """
 
-    def __init__(self, keep: Callable[[list[Entry]], None], last: int = 2,
+    def __init__(self, keep: Callable[[list[Entry]], None], last: int | None = None,
                  prepare: Callable[[Any], None] | None = None) -> None:
         super().__init__()
         self.keep, self.last, self.prepare = keep, last, prepare
@@ -133,10 +133,10 @@ class Recorder(Watch):
 
     @property
     def active(self) -> bool:
-        return not self.asleep and self.step <= self.last
+        return not self.asleep and (self.last is None or self.step <= self.last)
 
     @contextmanager
-    def listening(self) -> Iterator["Recorder"]:
+    def listening(self) -> Iterator["LayoutRecorder"]:
         """A context in which everything that trains is recorded."""
         self.leaving.callback(register_module_module_registration_hook(self.contain).remove)
         self.watch(torch.autograd, "backward", self.before_backward, self.after_backward)
@@ -180,7 +180,7 @@ class Recorder(Watch):
                     self.prepare(root)
 
     def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any = RAISED) -> None:
-        """PyTorch calls this without `kwargs` after an exception, as a checkpoint's early stop of its second forward."""
+        """After an exception (a checkpoint's early stop of its second forward) PyTorch calls this without `kwargs`."""
         if not torch.compiler.is_compiling() and not self.asleep and self.depth:
             if output is RAISED:
                 self.depth -= 1

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from zerosim.core.errors import UsageError
-from zerosim.torch.check.recorder import plainly
+from zerosim.torch.check.names import plainly
 from zerosim.torch.check.sketch import hashed
 from zerosim.torch.check.tensors import local, place_of
 

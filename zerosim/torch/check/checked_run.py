@@ -191,9 +191,9 @@ class Pen:
 
 def observe(asked: Asked, pen: Pen, body: Callable[[], Any], alone: Callable[[], bool] = lambda: False) -> int:
     """What `body` returns as an exit code; a rank that has seen nothing writes nothing if it was not `alone`."""
-    from zerosim.torch.check.recorder import Recorder  # noqa: PLC0415 - a judge needs no PyTorch
+    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - a judge needs no PyTorch
 
-    recorder, ended = Recorder(pen.keep, asked.first, asked.last), "killed"
+    recorder, ended = ScriptRecorder(pen.keep, asked.first, asked.last), "killed"
     pen.facts = recorder.facts
     try:
         with recorder.listening():

@@ -12,17 +12,20 @@ import numpy as np
 
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.book import lines, unjudged
-from zerosim.torch.check.running import FOUND, UNJUDGED, launched_with
+from zerosim.torch.check.checked_run import FOUND, UNJUDGED, launched_as, write_whole
 from zerosim.torch.same.judge import same
 from zerosim.torch.same.record import Entry, read, write
+
+LAST = 2
+"""The last step that is recorded, unless `--check-steps` says another."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The settings of a record: its folder, its last step, and what is done to the initial weights."""
+    """The settings of a record: its folder, its last step if not all are recorded, and what is done to the weights."""
 
     folder: Path
-    last: int = 2
+    last: int | None = LAST
     double: bool = False
     noise: str = ""
     keep_weights: bool = False
@@ -34,10 +37,10 @@ def record(asked: Recording, script: Callable[[], int]) -> int:
     import torch  # noqa: PLC0415 - a judge needs none
 
     from zerosim.torch.same import starting  # noqa: PLC0415 - as above
-    from zerosim.torch.same.recorder import Recorder  # noqa: PLC0415 - as above
+    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - as above
 
-    rank = launched_with("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK") or 0
-    size = launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1
+    launched, size = launched_as()
+    rank = launched or 0
     if asked.keep_weights and size > 1:
         raise UsageError(f"--keep-weights keeps whole weights, of a run on one rank; this one is on {size}")
     weights = starting.read(Path(asked.start_from)) if asked.start_from else None
@@ -57,7 +60,7 @@ def record(asked: Recording, script: Callable[[], int]) -> int:
         within.push(lambda raised, *_: write([Entry("end", 0, "")], file) if raised is None else None)
         if asked.double:
             within.enter_context(starting.Double())
-        within.enter_context(Recorder(lambda entries: write(entries, file), asked.last, prepare).listening())
+        within.enter_context(LayoutRecorder(lambda entries: write(entries, file), asked.last, prepare).listening())
         return script()
 
 
@@ -83,13 +86,13 @@ def compare(folders: list[str], file: str, strict: bool) -> int:
             raise UsageError(f"--same {folder}: it has records of {len(ranks)} of {size} ranks; record a run with "
                              f"--record {folder}")
         if not any(entry.kind == "updated" for entries in ranks for entry in entries):
-            raise UsageError(f"--same {folder}: it has no update by an optimizer of torch.optim, and so no step to judge")
+            raise UsageError(f"--same {folder}: no optimizer of torch.optim has updated, so there is no step to judge")
         runs.append([entries[1:] for entries in ranks[:size]])
     if len(runs) > 2 and not moved(runs[0], runs[2]):
-        raise UsageError(f"--same: {folders[2]} is not {folders[0]} with weights moved by a rounding; record the reference "
-                         "again, with --noise")
+        raise UsageError(f"--same: {folders[2]} is not {folders[0]} with weights moved by a rounding; record the "
+                         "reference again, with --noise")
     document = same(runs[0], runs[1], runs[2] if len(runs) > 2 else None)
     print("\n".join(lines(document)), file=sys.stderr, flush=True)
     if file:
-        Path(file).write_text(json.dumps(document, indent=1) + "\n")
+        write_whole(Path(file), json.dumps(document, indent=1) + "\n")
     return FOUND if document["findings"] else UNJUDGED if strict and unjudged(document) else 0

@@ -1,0 +1,66 @@
+"""The sums of squares of the gradients, on every rank, for the norm of all of them.
+
+They are added unit by unit, and within a unit chunk by chunk, in the same order on every rank, so the norm does not
+depend on the sharding. Where ranks share a micro-batch, each counts its pieces of cut parameters, and the first of them
+what all have; the chunks' sums are added over them. Ranks of a pipeline have 0 for the units of others, which changes
+no bit of the sum; of a unit that two of them have, the first counts it.
+
+Stages I to III all-gather the partial sums, 8 bytes per unit and rank.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from zerosim.autograd.tape_collectives import ALONE, TapeGroups, added_over
+from zerosim.models.units import Unit
+from zerosim.stages.replica import Replica
+from zerosim.stages.scaling import counted_square_sum
+
+
+class SquareSums:
+    """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them.
+
+    `groups` are those of the ranks that share a micro-batch; `pipeline` is that of the ranks which together have all
+    units, `trained`.
+    """
+
+    def __init__(
+        self, groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, trained: Sequence[Unit] = ()
+    ) -> None:
+        self._groups = {**groups, **pipeline}
+        self._coordinates = {name: group.place for name, group in groups.items()}
+        self._trained = trained
+
+    def of_gradients(self, replica: Replica) -> Iterable[float]:
+        sharded = "optimizer" in replica.state.layouts.sharded
+        sums = iter(self._gathered(replica) if sharded else self._own(replica))
+        chunks, nothing = range(replica.mesh.size), [0.0] * replica.mesh.size
+        counts = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
+        counted = {numbers: infinities for numbers, (infinities, end) in counts.items() if not end}
+        return added_over(self._groups, [
+            count for unit in self._trained or replica.trained for count in counted.get(unit.numbers, nothing)])
+
+    def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
+        """The square sums of one chunk of each trained unit."""
+        sums = []
+        for unit in replica.trained:
+            layout = replica.state.gradient_layouts[unit]
+            wanted = replace(layout, first=chunk, last=chunk + 1)
+            own = layout.part(replica.reduced_gradients[unit], wanted)
+            unpadded = own[: max(unit.count - wanted.start, 0)]
+            sums.append(counted_square_sum(unit, wanted.start, unpadded, self._coordinates))
+        return sums
+
+    def _own(self, replica: Replica) -> Iterator[float]:
+        by_chunk = [self.of_chunk(replica, chunk) for chunk in range(replica.mesh.size)]
+        return (sums[unit] for unit in range(len(by_chunk[0])) for sums in by_chunk)
+
+    def _gathered(self, replica: Replica) -> Iterator[float]:
+        within, trained = replica.mesh.within(replica.comm), len(replica.trained)
+        everyone = np.empty((replica.mesh.size, trained))
+        for chunk in replica.mesh.owned:
+            everyone[chunk] = self.of_chunk(replica, chunk)
+        replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
+        return (float(sums[unit]) for unit in range(trained) for sums in everyone)
