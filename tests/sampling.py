@@ -7,3 +7,13 @@ def one_in(count, cases):
     """The cases as values of a parameter, all but one in so many marked `long`."""
     return [case if number % count == 0 else pytest.param(case, marks=pytest.mark.long)
             for number, case in enumerate(cases)]
+
+
+def long_if(is_long, cases):
+    """The cases as values of a parameter, marked `long` where `is_long(case)`."""
+    return [pytest.param(case, marks=pytest.mark.long) if is_long(case) else case for case in cases]
+
+
+def nothing_fits_in(page):
+    """Whether a page plans what does not fit, where the search for advice takes a minute."""
+    return page.stem.endswith("which_stage")

@@ -10,11 +10,12 @@ import pytest
 
 from tests.documents import notebooks
 from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, written
+from tests.sampling import long_if, nothing_fits_in
 
 MOST_BYTES = 160_000
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", long_if(nothing_fits_in, NOTEBOOKS), ids=lambda path: path.name)
 def test_a_notebook_runs_and_shows_the_forms_that_are_saved(path):
     assert faults(path) == []
     assert path.stat().st_size < MOST_BYTES

@@ -4,6 +4,7 @@
 import pytest
 
 import zerosim as zs
+from zerosim.plan import reading
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines, software_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
@@ -85,7 +86,8 @@ def test_attention_has_its_rate_on_long_sequences_and_half_of_it_on_short_ones()
     assert device.attention_ns(10**12, 300, "flash3") == 1e9
 
 
-def test_a_figure_of_a_named_device_can_be_set():
+def test_a_figure_of_a_named_device_can_be_set(monkeypatch):
+    monkeypatch.setattr(reading, "advised", lambda rows: "")    # nothing fits, and advice takes seconds
     assert row(figures={"memory": 1e9}).missing_bytes == row().peak_bytes - 10**9
     slower = row(figures={"memory_bandwidth": 1e12, "product_share": 0.3})
     assert slower.step_seconds > 1.5 * row().step_seconds

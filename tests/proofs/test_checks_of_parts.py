@@ -52,7 +52,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("name", skeletons())
+@pytest.mark.parametrize("name", one_in(2, skeletons()))
 def test_an_exercise_is_not_yet_written_and_its_solution_holds(name):
     part = skeletons()[name]
     assert zs.check(part).verdict == "not yet written"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import zerosim as zs
+from tests.sampling import one_in
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.proof import prove
@@ -74,7 +75,7 @@ def solved(exercise, folder):
     return folder / f"{exercise}.py"
 
 
-@pytest.mark.parametrize("exercise", SOLUTIONS)
+@pytest.mark.parametrize("exercise", one_in(2, SOLUTIONS))
 def test_the_prescribed_solution_holds(exercise, tmp_path):
     file = solved(exercise, tmp_path)
     for name in SOLUTIONS[exercise]:
