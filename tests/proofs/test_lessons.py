@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import documented
+from tests.sampling import one_in
 from tests.small import SCENARIOS, small_if_it_trains
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.commands.cli import COMMANDS, main
@@ -36,7 +37,7 @@ def quicker(words):
     return [*words[:2], *(word for each in small_if_it_trains(f"{name}.toml") for word in ("--set", each)), *words[2:]]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", one_in(2, [page for page in PAGES if commands(page)]), ids=lambda page: page.stem)
 def test_commands_run_in_an_empty_folder(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for line, code in commands(page):
