@@ -60,11 +60,8 @@ class Place(NamedTuple):
     nth: int
 
 
-@dataclass(frozen=True)
-class OwnChunk:
+class OwnChunk(np.ndarray[Any, Any]):
     """This rank's chunk of a full buffer whose other chunks do not matter."""
-
-    array: Array
 
 
 @dataclass
@@ -140,7 +137,7 @@ def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
     """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
     if isinstance(value, np.ndarray):
         full = unit is not None and value.size == replica.state.layouts.full(unit).length
-        return OwnChunk(replica.own(value).copy()) if full else value.copy()
+        return replica.own(value).copy().view(OwnChunk) if full else value.copy()
     if isinstance(value, list | tuple):
         return [copied(replica, element) for element in value]
     return value if isinstance(value, int | float | str | None) else type(value)
@@ -236,8 +233,6 @@ def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Differe
 
 
 def same(has: Any, wants: Any, alike: Alike) -> bool:
-    if isinstance(has, OwnChunk) and isinstance(wants, OwnChunk):
-        return same(has.array, wants.array, alike)
     if isinstance(has, np.ndarray) and isinstance(wants, np.ndarray):
         return has.dtype == wants.dtype and has.shape == wants.shape and alike(has, wants)
     if isinstance(has, list) and isinstance(wants, list):
@@ -292,7 +287,7 @@ def origins_of(examined: Log, shipped: Log) -> Origins:
                     own = rank if isinstance(value, OwnChunk) else None
                     origin = Origin(what, call.unit, step, rank, place.nth, own)
                     origins[key_of(value)].append(origin)
-                    if isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
+                    if own is None and isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
                         for chunk, part in enumerate(np.split(value, ranks)):
                             origins[key_of(part)].append(origin._replace(chunk=chunk))
     return origins
@@ -308,12 +303,10 @@ class Naming:
 
     def value(self, value: Any, nth: int, wanted: Any = None) -> str:
         """A value by the call that gives or gets it, or as a multiple of the wanted one; else its type and size."""
-        own = isinstance(value, OwnChunk)
-        value, wanted = (operand.array if isinstance(operand, OwnChunk) else operand for operand in (value, wanted))
         if isinstance(value, np.ndarray | list) and (origins := self.origins.get(key_of(value))):
-            return self.origin(min(origins, key=self.distance), nth, own)
+            return self.origin(min(origins, key=self.distance), nth, isinstance(value, OwnChunk))
         if (times := factor(value, wanted)) is not None:
-            return f"{times:.3g} times {self.value(OwnChunk(wanted) if own else wanted, nth)}"
+            return f"{times:.3g} times {self.value(wanted, nth)}"
         if isinstance(value, np.ndarray):
             zeros = " zeros" * (not np.any(value))
             return f"an array of {' × '.join(map(str, value.shape))} {value.dtype}{zeros}"
@@ -335,7 +328,6 @@ class Naming:
 
 def key_of(value: Any) -> Any:
     """A key that is equal for equal values only."""
-    value = value.array if isinstance(value, OwnChunk) else value
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, value.tobytes()
     return tuple(map(key_of, value)) if isinstance(value, list) else value
