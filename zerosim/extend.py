@@ -6,7 +6,7 @@
 """
 
 from zerosim.autograd.graph import Variable, Weights
-from zerosim.autograd.operation import Empty, Operation, Shape
+from zerosim.autograd.operation import Empty, Operation, Shape, refuse
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, join_heads, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
 from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
@@ -22,7 +22,7 @@ from zerosim.autograd.operations.routing import (
     top_indices,
     top_k,
 )
-from zerosim.autograd.operations.shapes import refuse, reshape, transpose
+from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.autograd.ring_attention import ring_attention, ring_self_attention
 from zerosim.autograd.tape_collectives import (

@@ -14,6 +14,8 @@ from signal import SIGINT
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 10.0
+NO_TESTS = 5
+"""The exit code of pytest where nothing is to be run."""
 EXAMPLES = "tests/house/test_house.py::test_examples_in_docstrings_run"
 
 
@@ -39,11 +41,11 @@ def tests_of(paths: Sequence[Path]) -> list[str]:
 
 
 def answer(tests: Sequence[str], seconds: float = SECONDS) -> int:
-    """1 if one of these tests fails within so many seconds, otherwise 0."""
+    """1 if one of these tests fails or cannot be imported within so many seconds, otherwise 0."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-m", "not (mpi or long)", *tests]
     with subprocess.Popen(command, cwd=ROOT) as running:
         try:
-            return int(running.wait(seconds) == 1)
+            return int(running.wait(seconds) not in (0, NO_TESTS))
         except subprocess.TimeoutExpired:
             running.send_signal(SIGINT)
             running.wait()

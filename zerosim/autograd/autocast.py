@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.graph import Graph, GraphPlan, Instruction, Variable
-from zerosim.autograd.operation import Empty, Into, Operation
+from zerosim.autograd.operation import Empty, Into, Operation, copy_of
 from zerosim.autograd.operations.attention import softmax
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.operations.shapes import copy_of
 from zerosim.core.allocation import Array
 
 

@@ -48,6 +48,19 @@ class Empty(Protocol):
     def __call__(self, shape: Shape, dtype: npt.DTypeLike, /) -> Array: ...
 
 
+def refuse(operation: str, wants: str, *shapes: Shape | None) -> ZerosimError:
+    """The error for shapes that an operation does not accept."""
+    found = ", ".join(str(shape) for shape in shapes if shape is not None)
+    return ZerosimError(f"{operation} needs {wants}, found {found}")
+
+
+def copy_of(x: Array, empty: Empty, dtype: npt.DTypeLike | None = None) -> Array:
+    """A copy of x in C order, rounded to nearest if its `dtype` is narrower."""
+    copy = empty(x.shape, dtype or x.dtype)
+    copy[...] = x
+    return copy
+
+
 Value = TypeVar("Value", bound="Operand")
 
 

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation, Shape
+from zerosim.autograd.operation import Empty, Into, Operation, Shape, copy_of
 from zerosim.autograd.operations.attention import by_heads, check_attended, hidden, of_packed, products
-from zerosim.autograd.operations.shapes import copy_of
 from zerosim.autograd.tape_collectives import TapeGroup
 from zerosim.core.allocation import Array
 

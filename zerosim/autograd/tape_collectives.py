@@ -30,8 +30,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation, Value
-from zerosim.autograd.operations.shapes import copy_of, refuse
+from zerosim.autograd.operation import Empty, Into, Operation, Value, copy_of, refuse
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.core.sharding import JOINS

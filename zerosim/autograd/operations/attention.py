@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.shapes import refuse
+from zerosim.autograd.operation import Empty, Into, Operation, Shape, refuse
 from zerosim.autograd.tape_collectives import Direction, TapeGroup
 from zerosim.core.allocation import Array
 

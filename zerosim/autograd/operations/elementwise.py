@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import piecewise, refuse
+from zerosim.autograd.operation import Empty, Into, Operation, refuse
+from zerosim.autograd.operations.shapes import piecewise
 from zerosim.core.allocation import Array
 
 

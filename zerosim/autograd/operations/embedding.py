@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.autograd.operation import Empty, Into, Operation, refuse
+from zerosim.autograd.operations.shapes import rows
 from zerosim.core.allocation import Array
 
 

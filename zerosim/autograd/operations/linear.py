@@ -4,8 +4,8 @@ from math import prod
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation, Shape
-from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.autograd.operation import Empty, Into, Operation, Shape, refuse
+from zerosim.autograd.operations.shapes import rows
 from zerosim.core.allocation import Array
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation
-from zerosim.autograd.operations.shapes import piecewise, refuse, rows
+from zerosim.autograd.operation import Empty, Into, Operation, refuse
+from zerosim.autograd.operations.shapes import piecewise, rows
 from zerosim.core.allocation import Array
 
 EPSILON = 1e-5

@@ -13,8 +13,8 @@ the derivative of the choice is 0 almost everywhere. A router learns by its prob
 
 import numpy as np
 
-from zerosim.autograd.operation import Empty, Into, Operation, Value
-from zerosim.autograd.operations.shapes import refuse, rows
+from zerosim.autograd.operation import Empty, Into, Operation, Value, refuse
+from zerosim.autograd.operations.shapes import rows
 from zerosim.core.allocation import Array
 
 

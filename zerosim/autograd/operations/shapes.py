@@ -1,15 +1,13 @@
-"""Reshape, transpose, and errors for incompatible shapes."""
+"""Reshape, transpose, and arrays cut into rows."""
 
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zerosim.autograd.operation import Empty, Into, Operation, Shape
+from zerosim.autograd.operation import Empty, Into, Operation, Shape, copy_of, refuse
 from zerosim.core.allocation import Array
-from zerosim.core.errors import ZerosimError
 
 
 def rows(array: Any) -> Any:
@@ -60,19 +58,6 @@ def contiguous(array: Any) -> bool:
     (True, False)
     """
     return bool(array.flags.c_contiguous) if isinstance(array, np.ndarray) else array.in_one_piece
-
-
-def refuse(operation: str, wants: str, *shapes: Shape | None) -> ZerosimError:
-    """The error for shapes that an operation does not accept."""
-    found = ", ".join(str(shape) for shape in shapes if shape is not None)
-    return ZerosimError(f"{operation} needs {wants}, found {found}")
-
-
-def copy_of(x: Array, empty: Empty, dtype: npt.DTypeLike | None = None) -> Array:
-    """A copy of x in C order, rounded to nearest if its `dtype` is narrower."""
-    copy = empty(x.shape, dtype or x.dtype)
-    copy[...] = x
-    return copy
 
 
 def in_one_piece(x: Array, empty: Empty) -> Array:
