@@ -83,17 +83,17 @@ def ring_attention_backward(
     delta = np.sum(np.multiply(g, by_heads(y, key_value_heads, groups)), axis=-1, keepdims=True)
     block, gradients = travelling(k, v, empty), empty((2, *k.shape), k.dtype)
     of_queries = empty(queries.shape, queries.dtype)
-    room = [empty((*queries.shape[:-1], q.shape[1]), queries.dtype) for _ in range(2)]
+    scratch = [empty((*queries.shape[:-1], q.shape[1]), queries.dtype) for _ in range(2)]
     gradients[...], of_queries[...] = 0.0, 0.0
     for step in range(1, group.size):
         group.shift(block.reshape(-1), 1)
         if step > 1:
             group.shift(gradients.reshape(-1), 1)
         if step <= group.place:
-            add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=False)
+            add_gradients(queries, g, block, saved, delta, scratch, of_queries, gradients, empty, own=False)
     group.shift(gradients.reshape(-1), 1)
     block[0], block[1] = k, v
-    add_gradients(queries, g, block, saved, delta, room, of_queries, gradients, empty, own=True)
+    add_gradients(queries, g, block, saved, delta, scratch, of_queries, gradients, empty, own=True)
     if "q" in into:
         by_heads(into["q"], key_value_heads, groups)[...] = of_queries
     for name, gradient in zip("kv", gradients, strict=True):
@@ -102,12 +102,12 @@ def ring_attention_backward(
 
 
 def add_gradients(
-    queries: Array, g: Array, block: Array, saved: Array, delta: Array, room: list[Array], of_queries: Array,
+    queries: Array, g: Array, block: Array, saved: Array, delta: Array, scratch: list[Array], of_queries: Array,
     gradients: Array, empty: Empty, *, own: bool,
 ) -> None:
     """Add the gradients of one block: p = exp(score − saved), ∂s = p (g vᵀ − delta) / √s."""
     keys, values = (by_heads(widened(x, empty), queries.shape[1], 1) for x in block)
-    p, s = room
+    p, s = scratch
     scored(queries, keys, p, own=own)
     p -= saved
     np.exp(p, out=p)

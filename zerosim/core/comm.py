@@ -99,11 +99,11 @@ class Communicator(Protocol):
 
         >>> from zerosim.worlds.local import spawn
         >>> def program(comm):
-        ...     beside = np.zeros((2, 1), int)
+        ...     arrived = np.zeros((2, 1), int)
         ...     comm.exchange_all([
-        ...         Exchange(np.array([comm.rank]), right(comm), beside[0], left(comm)),
-        ...         Exchange(np.array([comm.rank]), left(comm), beside[1], right(comm))])
-        ...     return beside.ravel().tolist()
+        ...         Exchange(np.array([comm.rank]), right(comm), arrived[0], left(comm)),
+        ...         Exchange(np.array([comm.rank]), left(comm), arrived[1], right(comm))])
+        ...     return arrived.ravel().tolist()
         >>> spawn(program, ranks=4, sends="rendezvous")
         [[3, 1], [0, 2], [1, 3], [2, 0]]
         """

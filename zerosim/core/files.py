@@ -43,12 +43,12 @@ def check_replaceable(path: Name) -> None:
     if os.path.exists(place) and not os.access(place, os.W_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     if os.path.isfile(place) or not os.path.exists(place):
-        beside = beside_of(place)
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-        os.unlink(beside)
+        temporary = temporary_for(place)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+        os.unlink(temporary)
 
 
-def beside_of(place: str) -> str:
+def temporary_for(place: str) -> str:
     """A new hidden name in the folder of `place`, short even if the name in `place` is long."""
     return os.path.join(os.path.dirname(place), f".zerosim-{os.getpid()}-{secrets.token_hex(4)}.part")
 
@@ -65,18 +65,18 @@ def replace(path: Name, pieces: Iterable[bytes]) -> None:
         with open(place, "wb") as stream:
             stream.writelines(pieces)
         return
-    beside = beside_of(place)
+    temporary = temporary_for(place)
     try:
-        with open(beside, "xb") as file:
+        with open(temporary, "xb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, place)
+        os.replace(temporary, place)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
 
 

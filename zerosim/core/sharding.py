@@ -276,8 +276,8 @@ class Directions:
 
     def rank(self, place: int, data_rank: int = 0) -> int:
         """The rank of a place with this number among those of the place."""
-        pipeline_rank, beside = divmod(place, self.side_by_side)
-        return beside + self.side_by_side * (data_rank + self.data * pipeline_rank)
+        pipeline_rank, model_rank = divmod(place, self.side_by_side)
+        return model_rank + self.side_by_side * (data_rank + self.data * pipeline_rank)
 
     def stride(self, name: str) -> int:
         """The distance between neighbours of a direction."""

@@ -89,7 +89,8 @@ def replica(
     """
     second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
-    accumulate = widening(addition.accumulate, allocate) if config.widens else addition.accumulate
+    widens = config.summed != config.computing.weights
+    accumulate = widening(addition.accumulate, allocate) if widens else addition.accumulate
     state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:

@@ -220,11 +220,6 @@ class Config(Row):
         widened = self.computing is not self.precision and self.wire == FLOAT32
         return FLOAT32 if self.accumulates_in_float32 or widened else self.computing.weights
 
-    @property
-    def widens(self) -> bool:
-        """Whether micro-batches are widened before they are added."""
-        return self.summed != self.computing.weights
-
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
         """The units that keep only their input for backward, and run forward again."""
@@ -290,15 +285,6 @@ class Config(Row):
         return (self.stage.publishes and to_all) or not self.stage.shares_updates
 
     @property
-    def publishes_updates(self) -> bool:
-        """Whether 16-bit updates are sent and subtracted from 16-bit weights, which is a different computation.
-
-        In float32, applying updates everywhere is the same computation as applying them once.
-        """
-        published = self.parallel.publish == "updates" and self.stage.publishes
-        return published and self.precision.mixed
-
-    @property
     def of_matrices(self) -> bool:
         """Whether the optimizer needs whole matrices."""
         return OPTIMIZERS[self.train.optimizer].of_matrix is not None
@@ -326,12 +312,16 @@ class Config(Row):
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """Where one process rounds sums, and the order of its operations."""
+        """Where one process rounds sums, and the order of its operations.
+
+        In float32, applying published updates everywhere is the same computation as applying them once.
+        """
+        publishes_updates = self.parallel.publish == "updates" and self.stage.publishes and self.precision.mixed
         return Arithmetic(
             compute=self.computing.weights, policy=self.policy, output=self.outputs, weights_wire=self.weights_wire,
             gradients_wire=self.gradients_wire, accumulate=self.summed, wire=self.wire,
             accumulates_in_float32=self.accumulates_in_float32, part_by_part=self.part_by_part,
-            publishes_updates=self.publishes_updates)
+            publishes_updates=publishes_updates)
 
     @property
     def bits(self) -> tuple[object, ...]:

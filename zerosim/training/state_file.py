@@ -60,7 +60,7 @@ def named(what: str, parameter: str) -> str:
 
 def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], contents: Iterable[Array]) -> None:
     """Write flat `contents` to a new file, and rename it to `path`; raises `OSError`."""
-    beside, digest, at = path.with_name(f".{path.name}"), hashlib.sha256(), 0
+    temporary, digest, at = path.with_name(f".{path.name}"), hashlib.sha256(), 0
     header: dict[str, Any] = {}
     for name, dtype, shape in arrays:
         end = at + math.prod(shape) * dtype.itemsize
@@ -77,7 +77,7 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(head(UNKNOWN))
             for array in contents:
                 content = little_endian(array)
@@ -87,10 +87,10 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
             file.write(head(digest.hexdigest()))
             file.flush()
             os.fsync(file.fileno())
-        os.rename(beside, path)
+        os.rename(temporary, path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 

@@ -199,8 +199,8 @@ def finalize(pid: int) -> None:
 
 def own_launcher() -> str:
     """The mpiexec that belongs to this interpreter's MPI library, if it is found."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.exists() else "mpiexec"
+    own_mpiexec = Path(sys.executable).with_name("mpiexec")
+    return str(own_mpiexec) if own_mpiexec.exists() else "mpiexec"
 
 
 def zerosim_on(ranks: int, subject: str) -> list[str]:

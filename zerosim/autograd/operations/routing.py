@@ -142,10 +142,10 @@ def gather(x: Array, indices: Array, out: Array) -> None:
 
 def scatter(x: Array, indices: Array, out: Array, empty: Empty) -> None:
     """Add rows of x, first to last, to the rows of `out`, which are 0 before; rows with number −1 are dropped."""
-    room = empty((out.shape[0] + 1, out.shape[1]), out.dtype)
-    room[...] = 0.0
-    np.add.at(room, indices, x)
-    out[...] = room[: out.shape[0]]
+    with_dropped = empty((out.shape[0] + 1, out.shape[1]), out.dtype)
+    with_dropped[...] = 0.0
+    np.add.at(with_dropped, indices, x)
+    out[...] = with_dropped[: out.shape[0]]
 
 
 BY_INDEX = {"x": ("indices",)}

@@ -45,10 +45,10 @@ def piecewise(compute: Callable[..., None], *arrays: Array, empty: Empty, work: 
         compute(*arrays, *(empty(shape, arrays[0].dtype) for _ in range(work)))
         return
     step, seen = max(1, PIECE // shape[-1]), [rows(array) for array in arrays]
-    room = [empty((step, shape[-1]), arrays[0].dtype) for _ in range(work)]
+    scratch = [empty((step, shape[-1]), arrays[0].dtype) for _ in range(work)]
     for start in range(0, len(seen[0]) if getattr(arrays[0], "walked", True) else 1, step):
         part = [array[start : start + step] for array in seen]
-        compute(*part, *(scratch[: len(part[0])] for scratch in room))
+        compute(*part, *(array[: len(part[0])] for array in scratch))
 
 
 def contiguous(array: Any) -> bool:
