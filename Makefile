@@ -1,6 +1,6 @@
 # make run      train digits by DDP and ZeRO Stages I–III on 4 MPI processes and compare every bit
 # make test     the suite, mpirun tests included
-# make lint     ruff, mypy --strict, directions of imports, the budget of lines, spelling
+# make lint     ruff, mypy --strict, directions and circles of imports, the budget of lines, spelling
 # make quick    ten seconds: ruff, and the tests of the rooms that git says have changed
 # make check    for every commit: lint, and the tests without MPI
 # make fuzz     the laws on scenarios and collectives that the suite does not draw: SEED=n COUNT=n
