@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from zerosim.core.orders import (
-    ORDERS,
     Order,
     far_tree,
     folded_tree,
@@ -73,12 +72,6 @@ def test_a_near_tree_of_near_trees_is_one(size):
     """So sums over twice the ranks add the same micro-batches in the same order."""
     halves = [Term(2 * pair) + Term(2 * pair + 1) for pair in range(size)]
     assert near_tree(halves, 0) == added(near_tree, 2 * size, 0)
-
-
-def test_what_a_scenario_can_name():
-    across = {name: order.across for name, order in ORDERS.items()}
-    assert across == {"ring": ring, "rank": rank_order, "tree": near_tree, "exact": None,
-                      "two_level": ORDERS["two_level"].across, "two_hop": ORDERS["two_hop"].across}
 
 
 def test_every_chunk_has_the_length_that_ranks_give_it_because_an_order_may_depend_on_places():

@@ -15,6 +15,7 @@ from tests.independent import mlp as independent
 from tests.independent import tensor as independent_tensor
 from tests.independent.runs import alike, differences, run
 from tests.sampling import one_in
+from zerosim.stages.optimizers import OPTIMIZERS
 
 # Every value of every key that decides bits, or should not
 VALUES = {
@@ -209,7 +210,8 @@ def test_an_independent_trainer_has_the_same_bits(name):
             assert any(math.isnan(loss) for loss in expected[1])
 
 
-def test_the_cases_have_every_value_of_every_key():
+def test_the_cases_have_every_optimizer_and_every_value_of_every_key():
+    assert VALUES["optimizer"] == list(OPTIMIZERS)
     fixed = [independent.settled(**BASE | CASES[name]) for name in NAMED]
     assert len(fixed) >= 40
     for key, values in VALUES.items():
