@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerosim.torch.check.record import Term
+from zerosim.torch.check.record import Remark, Term
 from zerosim.torch.check.tensors import SCALERS, below, local, loss_factor, script_line, version_of
 from zerosim.torch.check.window import Seen, Window
 
@@ -64,7 +64,12 @@ class Backwards:
         leaves, nodes = below(roots)
         if window.within == 1:
             self.scale = next((scale for node, scale in self.losses if node in nodes), None)
-            self.losses = []
+            if nodes & {*window.losses} - {root.grad_fn for root in roots}:
+                window.remarks.append(Remark(
+                    "a loss is summed in place", "the script has summed a part of the loss over ranks in place, which "
+                    "autograd does not see: gradients are of this rank's part, divided as if they were of all",
+                    self.line))
+            self.losses, window.losses = [], []
         for leaf in leaves:
             if leaf not in self.hooked and isinstance(leaf, nn.Parameter):
                 self.hooked[leaf] = leaf.register_hook(window.safe(partial(self.arrived, weakref.ref(leaf))))

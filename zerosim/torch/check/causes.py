@@ -71,6 +71,10 @@ CAUSES = {
         "no_sync_forgotten", "averaged_after_the_checked_steps"),
     "own part only": Cause(
         "gradient", "", "parameters of the rank's own heads", "norm_outside_the_plan", "summed_over_the_tensor_ranks"),
+    "a loss is summed in place": Cause(
+        "gradient", "", "a loss that is multiplied by the ranks again", "loss_summed_in_place", "loss_printed_as_a_mean"),
+    "gradients times a constant": Cause(
+        "gradient", "", "a factor of the script's own", "gradients_halved", "written_through_data"),
     "N times the mean": Cause(
         "gradient", TRAINER, "losses divided by the batch of all ranks", "micro_batches_reduced_again",
         "losses_divided_by_the_whole_batch"),
@@ -122,6 +126,9 @@ CAUSES = {
         "norm's rounding, and the script has not given another", "norms over several optimizers, or over parameters "
         "without one", "clipped_by_half_the_norm",
         "clipped_over_two_optimizers"),
+    "a norm is summed over replicas": Cause(
+        "clipping", "", "sums that are divided by the ranks again", "norm_summed_over_replicas",
+        "clipped_by_hand_over_all_shards"),
     "another learning rate on a rank": Cause(
         "update", "a setting differs between ranks that reduce gradients together", "settings of the script's own",
         "other_learning_rate", "ddp"),
@@ -140,6 +147,8 @@ CAUSES = {
         "update", "", "updates that round to nothing", "update_skips_parameters", "a_gain_of_zero"),
     "updates are rounded away": Cause(
         "update", "", "a few updates that round to nothing", "bfloat16_without_a_master", "fsdp_bfloat16_throughout"),
+    "an update mixes a shard's elements": Cause(
+        "update", "", "blocks on purpose", "orthogonal_by_shards", "orthogonal_updates"),
     "the learning rate is 0": Cause("update", "", "a warm-up", "rate_of_zero", "ddp"),
     "the scheduler steps once per rank": Cause(
         "update", "", "a schedule in micro-batches", "scheduler_steps_too_often", "scheduled"),
@@ -147,6 +156,8 @@ CAUSES = {
         "parameters", "", "a head is trained alone", "head_forgotten", "adversaries"),
     "a parameter never gets a gradient": Cause(
         "parameters", "", "branches and experts that are not used", "adapters_below_a_checkpoint", "unused_parameters"),
+    "tied weights are apart": Cause(
+        "parameters", "", "weights that are untied on purpose", "untied_by_to_empty", "fsdp1_wrapped_by_layers_clipped_in_bfloat16"),
     "an unregistered parameter": Cause(
         "parameters", "", "weights of a module that is not called", "fsdp_layers_in_a_list", "ddp"),
     "a parameter is frozen on one rank": Cause(

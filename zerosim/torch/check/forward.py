@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 
 from zerosim.torch.check.adapters import gathered_parameters
+from zerosim.torch.check.clipping import additions
 from zerosim.torch.check.names import plainly
-from zerosim.torch.check.record import Activation, Batch, Epoch, Gathered
+from zerosim.torch.check.record import Activation, Batch, Epoch, Gathered, Remark
 from zerosim.torch.check.sketch import digest, whole
 from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
 from zerosim.torch.check.window import Window
@@ -144,9 +145,13 @@ class Forwards:
     def communicate(self, name: str, args: Any, kwargs: Any) -> None:
         """Note communication of the script's own within a forward, and any message: ranks may hold parts of a model."""
         window = self.window
+        window.talks += 1
         if window.asleep or not (name == "messages" or calls_itself()):
             return
         value, kind = args[0] if args else None, "all_to_all" if "all_to_all" in name else "collectives"
+        if name == "all_reduce" and isinstance(value, torch.Tensor) and value.numel() == 1 and (
+                kwargs.get("op", args[1] if len(args) > 1 else dist.ReduceOp.SUM) == dist.ReduceOp.SUM):
+            self.note_sum(value)
         if name == "messages" or window.depth:
             kind = name if name == "messages" else kind
             if kind not in window.facts.communicates:
@@ -161,3 +166,21 @@ class Forwards:
             else:
                 for step in window.open.values():  # the script reduces gradients only now, after it has clipped them
                     step.unclipped.clear()
+
+    def note_sum(self, value: Any) -> None:
+        """Note a scalar that the script sums over ranks: a loss, or the norm of gradients, which may be the same."""
+        window = self.window
+        if value.grad_fn is not None:
+            window.losses.append(value.grad_fn)
+        parameters = [parameter for parameter in window.optimized() if parameter.grad is not None]
+        if not parameters or not window.active or window.depth or window.within or window.clipping or any(
+                isinstance(parameter, DTensor) or parameter in window.names.flat or parameter in window.names.parts
+                for parameter in parameters):
+            return
+        square = sum(parameter.grad.double().square().sum() for parameter in parameters)
+        rounds = 4 * (additions(parameters) + 3) * 2.0**-24
+        same = ((value - square).abs() <= rounds * square) | ((value.square() - square).abs() <= rounds * square)
+        remark = Remark("a norm is summed over replicas", "the script sums the norm of the whole gradient over ranks "
+                        "that hold the same gradient: what it divides by is too large", script_line())
+        window.number(torch.where(same & (square > 0), square, torch.nan), vars(remark), "value")
+        window.remarks.append(remark)

@@ -165,6 +165,10 @@ class Round:
         if pipeline and self.previous is not None:  # schedules run a stage once more to learn its shapes
             self.passes()
         self.book.parameters |= {name: False for name in self.steps[0].parameters if name not in self.book.parameters}
+        for remark in self.steps[0].remarks:
+            if all(any((other.cause, other.value) == (remark.cause, remark.value) for other in step.remarks)
+                   for step in self.steps):
+                self.book.find(self.steps[0], remark.cause, remark.text, remark.parameter, line=remark.line)
         if reason := self.obstacle(pipeline):
             return self.book.judge("gradient", NOT_JUDGED, reason)
         if len({(step.optimizer, frozenset(step.parameters)) for step in self.steps}) > 1:

@@ -163,6 +163,17 @@ class Activation:
 
 
 @dataclass
+class Remark:
+    """What a rank has seen and cannot judge alone: a suspicion, if all ranks have seen it, with the same value."""
+
+    cause: str
+    text: str
+    line: str
+    parameter: str = ""
+    value: float = 0.0
+
+
+@dataclass
 class Step:
     """Everything between two updates of one optimizer."""
 
@@ -206,6 +217,7 @@ class Step:
     """Whether the optimizer takes it out within the update."""
     touched: bool = False
     """Whether the script has written into gradients between the last backward and the update."""
+    remarks: list[Remark] = field(default_factory=list)
     count: float = 0.0
     """The last number that the script has reduced before a backward, such as a number of tokens."""
     reasons: list[str] = field(default_factory=list)

@@ -30,6 +30,7 @@ within a bucket only. A whole tensor is then a matrix with a row for each bucket
 vector. Everything stays on the tensor's device; no function here waits for it.
 """
 
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
@@ -106,19 +107,14 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
 
 
 def checksum(values: Any) -> Any:
-    """A 64-bit integer tensor that tells whether a tensor was written into, in a fifth of the time of `digest`.
+    """An integer tensor that tells whether a tensor was written into: on a CPU the CRC-32 of its bytes.
 
-    Two sums of its words: a permutation that keeps both is not seen.
-
-    >>> bool(checksum(torch.ones(6)) == checksum(torch.ones(6) * 2))
+    >>> bool(checksum(torch.arange(6)) == checksum(torch.arange(6).flip(0)))
     False
     """
-    flat = values.detach().reshape(-1)
-    size = flat.element_size()
-    if flat.is_complex() or size > 8 or flat.numel() * size % 8 or flat.storage_offset() * size % 8:
+    if values.device.type != "cpu":
         return digest(values, values.shape, whole(values.shape))
-    words = flat.view(torch.int64)
-    return words.sum() + 5 * words[: len(words) // 3].sum()
+    return torch.tensor(zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy()))
 
 
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:

@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
 from zerosim.torch.check.backward import Backwards
-from zerosim.torch.check.record import Sketched, Step, Weights
+from zerosim.torch.check.record import Remark, Sketched, Step, Weights
 from zerosim.torch.check.sketch import digest
-from zerosim.torch.check.tensors import parameters_of, sample_of, script_line
+from zerosim.torch.check.tensors import local, parameters_of, sample_of, script_line
 from zerosim.torch.check.window import Window
 from zerosim.torch.check.wrapping import Wrapping
 
@@ -25,7 +26,9 @@ class Updates:
         self.window, self.backwards, self.wrapping = window, backwards, wrapping
         self.updating = 0
         self.samples: dict[str, tuple[Any, Any, Any]] = {}
-        """Of each parameter that is about to be updated: it, a sample of it, and where its gradient is not 0."""
+        """Of each parameter that is about to be updated: it, and samples of it and of its gradient."""
+        self.talks = 0
+        """The calls of collectives before the update."""
         self.scheduled: dict[int, dict[int, int]] = {}
         """For each optimizer, how often each of its schedulers has stepped since the last update."""
 
@@ -53,6 +56,7 @@ class Updates:
         if window.failed or window.asleep:
             return None
         self.updating += 1
+        self.talks = window.talks
         closure = next(filter(callable, (*args[1:], *kwargs.values())), None)
         if self.updating > 1 or closure is None:
             window.safely(self.see, optimizer)
@@ -153,6 +157,7 @@ class Updates:
             window.notice_touched(optimizer)
         self.note_weights(step, own)
         self.wrapping.note_wrapped()
+        step.remarks += window.remarks
 
     def gradients(self, optimizer: Any) -> dict[str, Sketched]:
         """The gradients that an optimizer sees."""
@@ -193,7 +198,7 @@ class Updates:
                     window.number(digest(values.to(dtype), shape, key), vars(weights), "used")
         if self.updating == 1:
             self.samples = {names.within(parameter)[0]: (parameter, sample_of(parameter).clone(),
-                                                         sample_of(parameter.grad) != 0)
+                                                         sample_of(parameter.grad).clone())
                             for parameter in own if parameter.grad is not None and parameter not in names.flat
                             and parameter.grad.layout is torch.strided}
 
@@ -217,11 +222,14 @@ class Updates:
             return window.begin()
         step = window.step_of(optimizer)
         step.skipped, step.states_after = skipped, len(self.states(optimizer))
-        for name, (parameter, before, due) in samples.items():
+        for name, (parameter, before, gradient) in samples.items():
             now = sample_of(parameter)
-            if name in step.weights and len(now) == len(before) == len(due):
-                window.later(torch.stack([due.sum(), ((now != before) & due).sum()]), partial(
-                    note_moved, step.weights[name]))
+            if name in step.weights and len(now) == len(before) == len(gradient):
+                moved, plain = (now != before) & (gradient != 0), gradient * before > 0
+                window.later(torch.stack([(gradient != 0).sum(), moved.sum(), (moved & plain).sum(), (
+                    (now - before) * gradient * plain > 0).sum()]), partial(
+                        self.note_moved, step, name, isinstance(parameter, DTensor) and parameter.dim() > 1
+                        and local(parameter).numel() < parameter.numel() and window.talks == self.talks))
         updated = {name for parameter in window.optimized() for name in window.names.within(parameter)}
         unused = {name for name, terms in window.terms.items() if any(not seen.used for seen in terms)}
         orphans = unused - updated if updated else set()
@@ -236,7 +244,16 @@ class Updates:
         window.open[step.optimizer] = Step(step.optimizer, step.number)
         return None
 
+    def note_moved(self, step: Step, name: str, of_shard: bool, counts: Any) -> None:
+        """Keep how many sampled elements had a gradient, and have moved; of a first update of a shard by itself, how.
 
-def note_moved(weights: Weights, counts: Any) -> None:
-    """Keep how many sampled elements had a gradient, and how many of them have moved."""
-    weights.due, weights.moved = int(counts[0]), int(counts[1])
+        Whatever an optimizer does with each element by itself, its first update makes one smaller that has the sign of
+        its gradient.
+        """
+        weights = step.weights[name]
+        weights.due, weights.moved, plain, along = map(int, counts)
+        if of_shard and name not in step.states and 64 < 10 * along and plain < 10 * along < 9 * plain:
+            step.remarks.append(Remark(
+                "an update mixes a shard's elements", f"the first update of {name} makes {along} of {plain} sampled "
+                "elements larger that have the sign of their gradient: it is no update of each element by itself, such "
+                "as Adam's, and nothing was communicated: each rank computes it from its own rows", step.line, name))

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from zerosim.torch.check.names import Names
-from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Sketched, Step, Term
+from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Remark, Sketched, Step, Term
 from zerosim.torch.check.sketch import checksum, sketch
 from zerosim.torch.check.tensors import local, parameters_of
 from zerosim.torch.check.watching import Watch
@@ -52,6 +52,10 @@ class Window(Watch):
         self.reduced: Any = None
         """The number that the script has reduced last, and before this backward."""
         self.counted: Any = None
+        self.losses: list[Any] = []
+        """The nodes of scalars that the script has summed over ranks in place, which autograd does not see."""
+        self.talks = 0
+        """The calls of collectives, whoever has made them."""
         self.half = False
         """Whether a model has returned 16 bits of IEEE: a loss is then multiplied against underflow."""
         self.engine_seen: Callable[[Any], None] = lambda engine: None
@@ -64,12 +68,13 @@ class Window(Watch):
         self.gathered: dict[str, tuple[Gathered, Any]] = {}
         self.activations: list[Activation] = []
         self.reasons: list[str] = []
+        self.remarks: list[Remark] = []
         self.forwards, self.returned = 0, set[int]()
 
     def forget(self) -> None:
         """Let go of every tensor."""
         self.begin()
-        self.open, self.terms, self.gradients, self._later = {}, {}, [], []
+        self.open, self.terms, self.gradients, self.losses, self._later = {}, {}, [], [], []
         self.reduced = self.counted = None
 
     @property

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, parallel
 
 from zerosim.torch.check.adapters import of_plan, of_wrapper
 from zerosim.torch.check.names import plainly
+from zerosim.torch.check.record import Remark
 from zerosim.torch.check.tensors import digest_of, script_line
 from zerosim.torch.check.window import Window
 
@@ -24,6 +25,9 @@ class Wrapping:
         self.window = window
         self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
         """Sharded modules until the first update, with digests of their parameters before and after it."""
+
+        self.tied: list[tuple[weakref.ref[Any], weakref.ref[Any], str, str]] = []
+        """Two modules that share a parameter, and its name in each."""
 
     def listen(self) -> None:
         window, facts = self.window, self.window.facts
@@ -38,6 +42,7 @@ class Wrapping:
             window.watch(owner, "__init__", partial(self.before, 1), self.after)
         for owner in (fsdp, dist.fsdp._fully_shard):
             window.watch(owner, "fully_shard", partial(self.before, 0), self.after)
+        window.watch(nn.Module, "to_empty", lambda args, _: self.note_tied(args[:1]))
         for owner in (parallel, parallel.api):
             window.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(facts, args, kwargs))
 
@@ -46,6 +51,7 @@ class Wrapping:
         given = args[position] if len(args) > position else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
         self.window.wrapping += 1
+        self.note_tied(modules)
         before = [(owner, name, digest_of([parameter])) for module in (() if self.window.updated else modules)
                   for owner in module.modules() for name, parameter in owner._parameters.items()
                   if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
@@ -67,6 +73,15 @@ class Wrapping:
         for module in modules if shards else ():
             self.wrapped.append((module, before, [digest_of([parameter]) for parameter in module.parameters()]))
 
+    def note_tied(self, modules: Any) -> None:
+        """Note which modules share a parameter: what moves or shards them may give each of them its own."""
+        owners: dict[int, tuple[Any, str]] = {}
+        for owner, name, parameter in ((owner, name, parameter) for module in modules for owner in module.modules()
+                                       for name, parameter in owner._parameters.items() if parameter is not None):
+            first = owners.setdefault(id(parameter), (owner, name))
+            if first[0] is not owner:
+                self.tied.append((*map(weakref.ref, (first[0], owner)), first[1], name))
+
     def note_wrapped(self) -> None:
         """Whether the shards of wrapped modules are what they were made from."""
         for module, before, after in self.wrapped:
@@ -78,6 +93,15 @@ class Wrapping:
                         self.window.later(torch.stack([value, same]), partial(
                             self.keep, plainly(f"{self.window.names.paths[owner]}.{name}").lstrip(".")))
         self.wrapped = []
+        for one, other, name, of_other in self.tied:
+            first, last = getattr(one(), name, None), getattr(other(), of_other, None)
+            if first is not None and last is not None and first is not last:
+                known = self.window.names.of
+                self.window.remarks.append(Remark(
+                    "tied weights are apart", f"{known.get(first, name)} and {known.get(last, of_other)} were one "
+                    "parameter, and are two: each gets a part of the gradient; tie them again after to_empty() and "
+                    "before the optimizer is made", self.window.facts.wrapping_line, known.get(first, name)))
+        self.tied = []
 
     def keep(self, name: str, values: Any) -> None:
         if values[1]:
