@@ -1385,6 +1385,102 @@ def clipped_by_hand_over_all_shards(w):
     w.train(w.fsdp(), between=between)
 
 
+@case("a loss is summed in place")
+def loss_summed_in_place(w):
+    for model, _ in w.updates(w.ddp()):
+        dist.all_reduce(loss := w.loss(model))
+        (loss / w.size).backward()
+
+
+@case()
+def loss_printed_as_a_mean(w):
+    for model, _ in w.updates(w.ddp()):
+        (loss := w.loss(model)).backward()
+        dist.all_reduce(loss)
+
+
+@case("divided twice", proved=False)
+def gradients_divided_by_the_micro_batches_too(w):
+    w.train(w.ddp(), micro=4, between=gradients_by(lambda g: g.div_(4)))
+
+
+def clipped_by_hand(summed):
+    def between(model, *_):
+        norm = sum(p.grad.square().sum() for p in model.parameters())
+        if summed:
+            dist.all_reduce(norm)
+        gradients_by(lambda g: g.mul_((0.01 / norm.sqrt()).clamp(max=1)))(model)
+
+    return lambda w: w.train(w.ddp(), between=between)
+
+
+@case("tied weights are apart")
+def untied_after_wrapping(w):
+    model = w.ddp(tied_net())
+    model.module.head.weight = nn.Parameter(model.module.embedding.weight.detach().clone())
+    w.train(w.ddp(model.module))
+
+
+class OrthogonalByShards(torch.optim.Optimizer):
+    """Muon's update, of the rows of a rank as if they were the matrix."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            left, _, right = torch.linalg.svd(p.grad.to_local().view(-1, p.shape[-1]), full_matrices=False)
+            p.to_local().sub_(self.param_groups[0]["lr"] * (left @ right).view_as(p.to_local()))
+
+
+@case("an update mixes a shard's elements", parameter="0.weight")
+def orthogonal_by_shards(w):
+    model = w.fsdp(nn.Sequential(nn.Linear(6, 96), nn.Tanh(), nn.Linear(96, 4)))
+    w.train(model, OrthogonalByShards([p for p in model.parameters() if p.dim() == 2], 0.1))
+
+
+def averaging_in_a_table(ranks):
+    def run(w):
+        model = w.fsdp()
+        table, optimizer = {name: p.detach().clone() for name, p in model.named_parameters()}, w.adam(model)
+        for _ in range(4):
+            w.train(model, optimizer, steps=1)
+            for name, p in model.named_parameters() if w.rank in ranks else ():
+                table[name].lerp_(p.detach(), 0.1)
+
+    return run
+
+
+@case()
+def a_scale_without_a_dimension(w):
+    net = module(lambda m, x: m.net(x) * m.scale.exp(), net=w.net())
+    net.scale = nn.Parameter(torch.ones([]))
+    w.train(w.ddp(net))
+
+
+@case(reason="no backward has reached")
+def per_sample_gradients_by_vmap(w):
+    for model, _ in w.updates(w.net()):
+        x, y = w.batch()
+        held = {name: p.detach() for name, p in model.named_parameters()}
+        of = torch.func.vmap(torch.func.grad(lambda given, x, y, model=model: nn.functional.cross_entropy(
+            torch.func.functional_call(model, given, (x,)), y)), (None, 0, 0))(held, x, y)
+        for name, p in model.named_parameters():
+            dist.all_reduce(total := of[name].clamp(-0.1, 0.1).sum(0))
+            p.grad = total / (len(x) * w.size)
+
+
+CASES |= {
+    "norm_summed_over_replicas": Case(clipped_by_hand(summed=True), "a norm is summed over replicas"),
+    "clipped_by_hand": Case(clipped_by_hand(summed=False)),
+    "table_of_averages_on_rank_0": Case(
+        averaging_in_a_table([0]), "a model without an optimizer differs", step=2),
+    "table_of_averages": Case(averaging_in_a_table(range(9))),
+    "head_trained_alone": Case(lambda w: w.train(model := w.ddp(), w.adam(model.module[2]))),
+}
+
+
 def complaint(known, document):
     """What is wrong with what a check says; empty if nothing is."""
     found, suspected = document["findings"], document["suspicions"]

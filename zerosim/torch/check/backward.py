@@ -59,7 +59,7 @@ class Backwards:
             self.discard_used()
             window.version = sum(map(version_of, window.optimized()))
             window.counted = window.reduced if window.reduced is not None else window.counted
-            window.factor = loss_factor(roots) if window.half else None
+            window.factor = loss_factor(roots)
         window.names.note_lent(window.names.paths)
         leaves, nodes = below(roots)
         if window.within == 1:

@@ -72,9 +72,8 @@ CAUSES = {
     "own part only": Cause(
         "gradient", "", "parameters of the rank's own heads", "norm_outside_the_plan", "summed_over_the_tensor_ranks"),
     "a loss is summed in place": Cause(
-        "gradient", "", "a loss that is multiplied by the ranks again", "loss_summed_in_place", "loss_printed_as_a_mean"),
-    "gradients times a constant": Cause(
-        "gradient", "", "a factor of the script's own", "gradients_halved", "written_through_data"),
+        "gradient", "", "a loss that is multiplied by the ranks again", "loss_summed_in_place",
+        "loss_printed_as_a_mean"),
     "N times the mean": Cause(
         "gradient", TRAINER, "losses divided by the batch of all ranks", "micro_batches_reduced_again",
         "losses_divided_by_the_whole_batch"),
@@ -153,11 +152,12 @@ CAUSES = {
     "the scheduler steps once per rank": Cause(
         "update", "", "a schedule in micro-batches", "scheduler_steps_too_often", "scheduled"),
     "a parameter that no optimizer has": Cause(
-        "parameters", "", "a head is trained alone", "head_forgotten", "adversaries"),
+        "parameters", "", "layers that are held still", "head_forgotten", "head_trained_alone"),
     "a parameter never gets a gradient": Cause(
         "parameters", "", "branches and experts that are not used", "adapters_below_a_checkpoint", "unused_parameters"),
     "tied weights are apart": Cause(
-        "parameters", "", "weights that are untied on purpose", "untied_by_to_empty", "fsdp1_wrapped_by_layers_clipped_in_bfloat16"),
+        "parameters", "", "weights that are untied on purpose", "untied_after_wrapping",
+        "fsdp1_wrapped_by_layers_clipped_in_bfloat16"),
     "an unregistered parameter": Cause(
         "parameters", "", "weights of a module that is not called", "fsdp_layers_in_a_list", "ddp"),
     "a parameter is frozen on one rank": Cause(

@@ -88,7 +88,7 @@ class Answer:
     def peers(self, rank: int) -> list[int]:
         """The ranks over which the mean is due: those whose gradients are of the same part."""
         keys = [of_rank[0].part.key if of_rank else None for of_rank in self.terms]
-        key = keys[rank] or next(filter(None, keys), None)
+        key = keys[rank] if keys[rank] is not None else next((key for key in keys if key is not None), None)
         return [other for other, other_key in enumerate(keys) if other_key in (key, None)]
 
     def over(self, rank: int) -> float:
@@ -406,11 +406,10 @@ def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None
             return Explanation("a rank counts more than once", f"the gradients of the ranks weigh {counts} in it",
                                proved)
         return Explanation("", "the script weighs the gradients of its ranks")
-    relative = of_parts / of_parts.min()
-    times = np.log(np.maximum(relative, 1e-300)) / np.log(max(len(peers), 2))
-    if (np.abs(weights - of_parts).max() < 1e-3 and np.abs(times - times.round()).max() < 1e-3
-            and of_parts.min() > 0 and relative.max() > 1.5):
-        counts = " to ".join(f"{weight:.0f}" for weight in relative)
-        return Explanation("N times the mean", f"micro-batches weigh {counts}: sums were reduced, or divided, again",
-                           proved)
+    ratios = of_parts[1:] / of_parts[:-1] if of_parts.min() > 0 else np.zeros(0)
+    times = max(ratios[0], 1 / ratios[0]) if len(ratios) else 1.0
+    if np.abs(weights - of_parts).max() < 1e-3 and times > 1.5 and np.ptp(ratios) < 1e-3 > abs(times - round(times)):
+        counts = " to ".join(f"{weight:.3g}" for weight in of_parts / of_parts.min())
+        return Explanation("N times the mean", f"micro-batches weigh {counts}: what was accumulated is reduced, or "
+                           "multiplied, again with each micro-batch", proved)
     return None

@@ -275,6 +275,10 @@ class Round:
         if any(view for _, view in tried):
             divided = [tested(alternatives, divided=True) for alternatives in judged]
             tried = tried if any(view for _, view in divided) else divided
+        if any(answer.divided and view is None and micro[0] > 1 and abs(self.steps[0].share * micro[0] - 1) < 1e-6
+               for answer, view in tried):
+            self.book.find(self.steps[0], "divided twice", f"losses are divided by the {micro[0]} micro-batches, and "
+                           "gradients once more", names[0], proved=False)
         wrong = [(answer, view) for answer, view in tried if view is not None]
         lacking = any(answer.lacks_cleared for answer, view in tried if view is None)
         self.book.lost.setdefault(self.steps[0].optimizer, []).append((self.steps[0], next(

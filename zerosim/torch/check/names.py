@@ -3,11 +3,13 @@
 Names come from modules that are called, and from copies of modules: copies that average weights are seldom called.
 """
 
+import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerosim.torch.check.adapters import flat_pieces, gathered_parameters
@@ -59,8 +61,12 @@ class Names:
                 plain += "'"
             self.of[parameter] = plain
 
-    def note_copies(self) -> None:
-        """Name the parameters of copies that have not been called."""
+    def note_copies(self, held: set[int]) -> None:
+        """Name the parameters of copies that have not been called, and shards that a script keeps, other than `held`."""
+        sharded = {tuple(known.shape): name for known, name in self.of.items() if isinstance(known, DTensor)}
+        for kept in gc.get_objects() if sharded else ():
+            if type(kept) is DTensor and kept not in self.of and tuple(kept.shape) in sharded and id(kept) not in held:
+                self.name(kept, f"a copy of {sharded[tuple(kept.shape)]}")
         alive = [module for copy in self.copied if (module := copy()) is not None and module not in self.paths]
         within = {id(child) for module in alive for child in module.children()}
         for module in alive:

@@ -198,6 +198,8 @@ class Step:
     """The parameters of the optimizer."""
     orphans: list[str] = field(default_factory=list)
     """Parameters that got gradients and that no optimizer has."""
+    ahead: bool = False
+    """Whether all of them come before those that an optimizer has, as where a head is trained alone."""
     states: dict[str, float] = field(default_factory=dict)
     """For each parameter with optimizer state the number of its updates; -1 if the state does not say."""
     states_after: int = 0
@@ -211,6 +213,8 @@ class Step:
     """The factor in the terms, of GradScaler or by hand."""
     scaler: bool = False
     """Whether it is GradScaler's."""
+    share: float = 1.0
+    """By what the script has multiplied the last loss, such as 1 / micro-batches."""
     unscaled: bool = False
     """Whether GradScaler has taken it out again, or the optimizer does."""
     within: bool = False

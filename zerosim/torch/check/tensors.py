@@ -102,12 +102,13 @@ def below(tensors: list[Any]) -> tuple[list[Any], set[Any]]:
     return leaves, seen
 
 
-def loss_factor(losses: list[Any]) -> float | None:
-    """The power of two, of at least 128, by which a script has multiplied its loss; None if there is none."""
+def loss_factor(losses: list[Any]) -> float:
+    """By what a script has multiplied or divided its loss last; 1 if by nothing, or nothing that is known."""
     node = losses[0].grad_fn if losses else None
-    if node is None or node.name() != "MulBackward0":
-        return None
+    kind = node.name() if node is not None else ""
+    if kind not in ("MulBackward0", "DivBackward0"):
+        return 1.0
     saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
     factor = next((float(factor) for factor in saved if isinstance(factor, torch.Tensor) and factor.numel() == 1
-                   and factor.is_cpu and not factor.requires_grad), 0.0)
-    return factor if factor >= 128 and factor.hex().startswith("0x1.0000000000000p") else None
+                   and factor.is_cpu and not factor.requires_grad), 1.0) or 1.0
+    return factor if kind[0] == "M" else 1 / factor

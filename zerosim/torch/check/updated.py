@@ -36,7 +36,7 @@ def reached(book: Book, steps: list[Step], every: list[Step]) -> None:
     lonely = [name for name in first.orphans if name not in updated and (len(steps) == 1 or name in steps[1].orphans)
               and len({source[name].bits for step in steps for source in (step.weights, step.others)
                        if name in source}) <= 1]
-    if lonely:
+    if lonely and not (first.ahead and len(lonely) >= len(updated)):  # else a head is trained alone
         book.find(first, "a parameter that no optimizer has",
                   f"{lonely[0]} gets gradients and is never updated ({len(lonely)} such): is it frozen on purpose?",
                   lonely[0])

@@ -136,8 +136,9 @@ class Updates:
         if scale is not None:
             step.scaler = True
             window.number(scale, vars(step), "scale")
-        elif window.factor is not None:
+        elif window.half and window.factor >= 128 and window.factor.hex().startswith("0x1.0000000000000p"):
             step.scale = window.factor
+        step.share = window.factor
         if window.counted is not None:
             window.number(window.counted, vars(step), "count")
         step.within = getattr(optimizer, "grad_scale", None) is not None
@@ -179,7 +180,9 @@ class Updates:
         elements = sum(parameter.numel() for parameter in own)
         window.facts.elements = min(window.facts.elements or elements, elements)
         if not updates & (updates + 1):  # 0, 1, 3, 7, …
-            names.note_copies()
+            names.note_copies({id(tensor) for optimizer, parameters in window.known() for tensor in (
+                *(parameter.grad for parameter in parameters),
+                *(value for state in self.states_of(optimizer).values() for value in state.values()))})
         for parameter in list({id(known): known for known in (*names.of, *names.flat)}.values()):
             if parameter in names.lent:
                 continue
@@ -202,10 +205,15 @@ class Updates:
                             for parameter in own if parameter.grad is not None and parameter not in names.flat
                             and parameter.grad.layout is torch.strided}
 
+    def states_of(self, optimizer: Any) -> dict[Any, dict[str, Any]]:
+        """The state that an optimizer has of each parameter."""
+        state = getattr(getattr(optimizer, "optim", optimizer), "state", {})
+        return {of: values for of, values in state.items() if isinstance(values, dict)} if isinstance(state, dict) else {}
+
     def states(self, optimizer: Any) -> dict[str, float]:
         """The parameters with optimizer state, with the number of their updates where that needs no wait."""
-        state, counts = getattr(getattr(optimizer, "optim", optimizer), "state", {}), {}
-        for parameter in state if isinstance(state, dict) else ():
+        state, counts = self.states_of(optimizer), {}
+        for parameter in state:
             if parameter in self.window.names.of and state[parameter]:
                 count = state[parameter].get("step", -1)
                 count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
@@ -233,7 +241,10 @@ class Updates:
         updated = {name for parameter in window.optimized() for name in window.names.within(parameter)}
         unused = {name for name, terms in window.terms.items() if any(not seen.used for seen in terms)}
         orphans = unused - updated if updated else set()
-        step.orphans = [name for name in window.names.of.values() if name in orphans]
+        order = list(window.names.of.values())
+        step.orphans = [name for name in order if name in orphans]
+        step.ahead = bool(orphans) and [*step.orphans, *(name for name in order if name in updated)] == [
+            name for name in order if name in orphans | updated]
         window.copy()
         window.write(step)
         for name in (*step.orphans, *step.parameters):

@@ -28,8 +28,8 @@ class Watch:
         self._later: list[tuple[Any, Keep]] = []
 
     def safely(self, method: Callable[..., Any], *given: Any) -> Any:
-        """What `method` returns; None if it fails, or if it is the observer itself that calls."""
-        if self.failed or self.inside:
+        """What `method` returns; None if it fails, if the observer itself calls, or under `vmap` and its like."""
+        if self.failed or self.inside or torch._C._functorch.maybe_current_level() is not None:
             return None
         self.inside += 1
         try:

@@ -47,8 +47,8 @@ class Window(Watch):
         self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
         self.version = 0
         """A number that changes with the optimized weights, as far as their version counters tell."""
-        self.factor: float | None = None
-        """By what a script has multiplied its loss of 16 bits, other than by a GradScaler."""
+        self.factor = 1.0
+        """By what a script has multiplied its loss, other than by a GradScaler."""
         self.reduced: Any = None
         """The number that the script has reduced last, and before this backward."""
         self.counted: Any = None

@@ -94,7 +94,7 @@ class Wrapping:
                             self.keep, plainly(f"{self.window.names.paths[owner]}.{name}").lstrip(".")))
         self.wrapped = []
         for one, other, name, of_other in self.tied:
-            first, last = getattr(one(), name, None), getattr(other(), of_other, None)
+            first, last = (getattr(owner(), "_parameters", {}).get(key) for owner, key in ((one, name), (other, of_other)))
             if first is not None and last is not None and first is not last:
                 known = self.window.names.of
                 self.window.remarks.append(Remark(
