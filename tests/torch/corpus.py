@@ -1489,7 +1489,7 @@ def complaint(known, document):
         if known.reason and not any(known.reason in each for each in reasons):
             return f"not judged because of {reasons}, not {known.reason!r}"
         return "" if not found else f"FALSE ALARM {found[0]['cause']}: {found[0]['text']}"
-    proved = bool(CAUSES[known.cause].evidence) if known.proved is None else known.proved
+    proved = bool(CAUSES[known.cause].proof) if known.proved is None else known.proved
     named = [each for each in (found if proved else suspected) if each["cause"] == known.cause]
     if not named:
         reasons = [f"{each['what']}: {each['why']}" for each in document["verdicts"] if each["verdict"] == "not judged"]

@@ -52,9 +52,8 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
             if what == "initial weights":
                 book.find(steps[rank], "other initial weights", text, name, proved=not by_hand)
             else:
-                book.find(steps[rank], "replicas have drifted apart", text + (
-                    "; local SGD would do so, if the script averages weights later" if book.may_average else ""),
-                    name, proved=not (by_hand or book.may_average))
+                book.find(steps[rank], "replicas have drifted apart", text, name,
+                          proved=not (by_hand or book.may_average))
         book.diverged = book.diverged or steps[0].number
         return first
     if book.diverged and steps[0].number > book.diverged and not records[0].facts.wrapped_again:

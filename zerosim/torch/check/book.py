@@ -64,8 +64,10 @@ class Book:
         """Write down a finding if its evidence is complete, else a suspicion."""
         row = CAUSES.get(cause)
         assert row is not None, cause
+        proved = proved and bool(row.proof)
+        text += "" if proved or not row.excluded else f"; this is right with {row.excluded}"
         finding = CheckFinding(row.what, step.number, step.rank, cause, text, parameter, elements, line or step.line)
-        (self.findings if proved and row.evidence else self.suspicions).setdefault(cause, finding)
+        (self.findings if proved else self.suspicions).setdefault(cause, finding)
 
     def judge(self, what: str, verdict: str, why: str) -> None:
         self.verdicts.setdefault(what, {}).setdefault(verdict, []).append(why)

@@ -4,7 +4,7 @@ A cause is *found* where its evidence is complete. Where a right program of the 
 it is *suspicious*. The list in `docs/check.md` is written from this table, and a test holds that each cause has a wrong
 and a right script in the corpus.
 
-    python -m zerosim.torch.check.causes > list.md
+    python -c "from zerosim.torch.check import causes; print(causes.table())"
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Cause(NamedTuple):
     """`excluded` are right programs, `wrong` and `right` are scripts of the corpus.
 
-    `evidence` is empty if a right program can always do the same.
+    `evidence` is empty if a right program can always do the same; `needs` are what must be known of a gradient.
     """
 
     what: str
@@ -21,18 +21,30 @@ class Cause(NamedTuple):
     excluded: str
     wrong: str
     right: str
+    needs: tuple[str, ...] = ()
+
+    @property
+    def proof(self) -> str:
+        """All that a finding needs."""
+        return "; ".join(filter(None, [*(NEEDS[need] for need in self.needs), self.evidence]))
 
 
-BOUND = "the gradient is this wrong program's within its bound of rounding"
-TRAINER = f"{BOUND}; a trainer reduced it, by no hook of the script, and the script wrote nothing into it"
-ENDED = ("; weights are sharded, or all ranks have ended and the script has never communicated as many elements as "
-         "weights have")
+NEEDS = {
+    "bound": "the gradient is this wrong program's within its bound of rounding",
+    "trainer": "a trainer reduced it, by no hook of the script",
+    "untouched": "the script wrote nothing into it",
+    "together": "weights are sharded, or all ranks have ended and the script has never communicated as many elements "
+                "as weights have, or some micro-batches of a step are reduced and others are not",
+    "scaler": "GradScaler has multiplied the loss",
+}
+TRAINER = "bound", "trainer", "untouched"
 CAUSES = {
     "other initial weights": Cause(
         "initial weights", "ranks that reduce gradients together begin with other bits, or shards are of models with "
         "different values", "parts of a model; models of their own; buffers", "fsdp_other_seeds", "buffer_of_the_rank"),
     "replicas have drifted apart": Cause(
-        "replicas", "weights of equal beginning have other bits later" + ENDED, "local SGD; parts of a model by hand",
+        "replicas", "weights of equal beginning have other bits later; weights are sharded, or all ranks have ended and "
+        "the script has never communicated as many elements as weights have", "local SGD; parts of a model by hand",
         "weights_touched_on_a_rank", "averaged_after_the_checked_steps"),
     "a model without an optimizer differs": Cause(
         "replicas", "it is sharded, and all its shards change on some ranks and none on another",
@@ -41,7 +53,7 @@ CAUSES = {
         "inputs", "two ranks compute the same bits of every gradient in each of at least two steps, under a trainer",
         "prompts that all ranks share; one sample with noise of each rank", "ddp_same_batch", "prompts_on_all_ranks"),
     "samplers of other orders": Cause(
-        "inputs", "", "each rank draws from the whole set", "sampler_seeded_by_rank", "sampled"),
+        "inputs", "", "samplers that draw from the whole set", "sampler_seeded_by_rank", "sampled"),
     "the same samples every epoch": Cause(
         "inputs", "", "an order that is fixed on purpose", "set_epoch_forgotten", "evaluation_within_an_epoch"),
     "batches overlap": Cause(
@@ -67,39 +79,38 @@ CAUSES = {
         "weights of the forward", "outputs of a tensor-parallel group differ, and the script reduces nothing",
         "partial outputs that the script adds", "tensor_parallel_without_the_reduction", "tensor_parallel_clipped"),
     "own gradient only": Cause(
-        "gradient", BOUND + ENDED + "; or some micro-batches of a step are reduced and others are not", "local SGD",
-        "no_sync_forgotten", "averaged_after_the_checked_steps"),
+        "gradient", "", "local SGD", "no_sync_forgotten", "averaged_after_the_checked_steps", ("bound", "together")),
     "own part only": Cause(
         "gradient", "", "parameters of the rank's own heads", "norm_outside_the_plan", "summed_over_the_tensor_ranks"),
     "a loss is summed in place": Cause(
         "gradient", "", "a loss that is multiplied by the ranks again", "loss_summed_in_place",
         "loss_printed_as_a_mean"),
     "N times the mean": Cause(
-        "gradient", TRAINER, "losses divided by the batch of all ranks", "micro_batches_reduced_again",
-        "losses_divided_by_the_whole_batch"),
+        "gradient", "", "losses divided by the batch of all ranks", "micro_batches_reduced_again",
+        "losses_divided_by_the_whole_batch", TRAINER),
     "divided twice": Cause(
-        "gradient", TRAINER, "gradients scaled by the script", "ddp_divided_again", "weighed_by_samples"),
+        "gradient", "", "gradients scaled by the script", "ddp_divided_again", "weighed_by_samples", TRAINER),
     "a rank counts more than once": Cause(
-        "gradient", TRAINER, "gradients weighted by samples", "hook_doubles_a_rank", "weighed_by_samples"),
+        "gradient", "", "gradients weighted by samples", "hook_doubles_a_rank", "weighed_by_samples", TRAINER),
     "a rank is missing from the mean": Cause(
-        "gradient", TRAINER, "a rank without samples", "by_hand_without_a_rank", "mean_by_hand"),
+        "gradient", "", "a rank without samples", "by_hand_without_a_rank", "mean_by_hand", TRAINER),
     "the mean of a smaller group": Cause(
-        "gradient", BOUND + ENDED, "local SGD; models of their own", "fsdp_within_rows_of_the_mesh_only", "hsdp"),
+        "gradient", "", "local SGD; models of their own", "fsdp_within_rows_of_the_mesh_only", "hsdp",
+        ("bound", "together")),
     "gradient of the last micro-batch only": Cause(
-        "gradient", f"{BOUND}; the others, on their own batches, by the same line and weights, are lost in every one "
+        "gradient", "the others, on their own batches, by the same line and weights, are lost in every one "
         "of several steps, or not cleared by the script", "PCGrad; per-sample clipping; gradients that are only looked "
-        "at",
-        "ddp_zero_grad_in_the_loop", "per_sample_clipping"),
+        "at", "ddp_zero_grad_in_the_loop", "per_sample_clipping", ("bound", "untouched")),
     "gradient of the first micro-batch only": Cause(
-        "gradient", TRAINER, "", "first_micro_batch_only", "ddp_accumulating"),
+        "gradient", "", "", "first_micro_batch_only", "ddp_accumulating", TRAINER),
     "zero_grad is missing": Cause(
-        "gradient", f"{BOUND}; the script wrote nothing into it", "gradients that decay as a momentum",
-        "ddp_zero_grad_missing", "two_optimizers_share_a_head"),
+        "gradient", "", "gradients that decay as a momentum", "ddp_zero_grad_missing", "two_optimizers_share_a_head",
+        ("bound", "untouched")),
     "not unscaled": Cause(
-        "gradient", f"{BOUND}; GradScaler has multiplied the loss", "a factor by hand, before Adam",
-        "scaler_without_its_step", "scaled_by_hand"),
+        "gradient", "", "a factor by hand, before Adam", "scaler_without_its_step", "scaled_by_hand",
+        ("bound", "scaler")),
     "unscaled twice": Cause(
-        "gradient", f"{BOUND}; GradScaler has unscaled", "", "unscaled_by_hand_too", "ddp_scaler_autocast_half"),
+        "gradient", "", "", "unscaled_by_hand_too", "ddp_scaler_autocast_half", ("bound", "scaler")),
     "no gradient": Cause(
         "gradient", "backwards had gradients, the optimizer has none, and the script took none away",
         "layers held still", "fsdp_never_reduces",
@@ -109,8 +120,9 @@ CAUSES = {
         "gradient of a weight that they share", "gradients that are summed later",
         "tensor_parallel_backward_forgets_the_sum", "tensor_parallel_by_hand_with_its_sum"),
     "no order of addition explains it": Cause(
-        "gradient", "farther from the mean than the bound, with all terms observed; " + TRAINER.partition("; ")[2],
-        "gradients changed by the script, or by its hook", "a_collective_is_off", "written_through_data"),
+        "gradient", "farther from the mean than the bound, with all terms observed",
+        "gradients changed by the script, or by its hook", "a_collective_is_off", "written_through_data",
+        ("trainer", "untouched")),
     "clipping on one rank": Cause(
         "clipping", "ranks held the same gradient before, and one has clipped it", "norms that are only printed",
         "clipped_on_rank_0", "norm_printed_on_rank_0"),
@@ -119,7 +131,7 @@ CAUSES = {
         "a largest norm that is multiplied by the factor", "clipped_before_unscaling", "clipped_at_the_scale"),
     "clipping by the local norm": Cause(
         "clipping", "shards of one gradient were multiplied by factors of their own",
-        "each rank clips its own gradient before the reduction", "fsdp1_clipped_as_if_whole", "fsdp"),
+        "gradients clipped by each rank before the reduction", "fsdp1_clipped_as_if_whole", "fsdp"),
     "another norm": Cause(
         "clipping", "the factor is not that of the norm of exactly the clipped gradients, within a bound of that "
         "norm's rounding, and the script has not given another", "norms over several optimizers, or over parameters "
@@ -171,17 +183,7 @@ CAUSES = {
 
 
 def table() -> str:
-    """The causes as lists of Markdown, by subject."""
-    lines = []
-    for what in dict.fromkeys(cause.what for cause in CAUSES.values()):
-        lines.append(f"**{what.capitalize()}**\n")
-        for name, cause in CAUSES.items():
-            if cause.what == what:
-                proof = f"found if {cause.evidence}" if cause.evidence else "always suspicious"
-                lines.append(f"- *{name}*: {proof}" + (f". Right: {cause.excluded}" if cause.excluded else ""))
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-if __name__ == "__main__":
-    print(table())
+    """The causes as a list of Markdown, by subject; in italics those that are always suspicious."""
+    return "\n".join(f"- **{what}**: " + "; ".join(
+        name if cause.proof else f"*{name}*" for name, cause in CAUSES.items() if cause.what == what)
+        for what in dict.fromkeys(cause.what for cause in CAUSES.values()))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zerosim.torch.check.causes import CAUSES
 from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
 
 SURE = 8.0
@@ -336,15 +337,9 @@ def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool
             if facts.communicates:
                 return Explanation("", "the loss may be one of all ranks, which communicate within the forward "
                                    f"({text})")
-        proof = {
-            "own gradient only": "the last backward did not reduce" in text or not may_average,
-            "the mean of a smaller group": not may_average and not facts.row,
-            "not unscaled": answer.steps[0].scaler, "unscaled twice": answer.steps[0].scaler,
-            "gradient of the last micro-batch only": not any(touched), "zero_grad is missing": not any(touched),
-        }.get(cause, by_trainer and not any(touched))
-        return Explanation(cause, text + ("; local SGD would do so, if the script averages weights later"
-                                          if may_average and cause == "own gradient only" and not proof else ""),
-                           same and proof)
+        known = {"bound": same, "trainer": by_trainer, "untouched": not any(touched), "scaler": answer.steps[0].scaler,
+                 "together": not may_average or "the last backward did not reduce" in text}
+        return Explanation(cause, text, all(known[need] for need in CAUSES[cause].needs))
     ratio = answer.ratio(view)
     if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
         ratios = [answer.ratio(other) for other in answer.views]

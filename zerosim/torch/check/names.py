@@ -62,7 +62,7 @@ class Names:
             self.of[parameter] = plain
 
     def note_copies(self, held: set[int]) -> None:
-        """Name the parameters of copies that have not been called, and shards that a script keeps, other than `held`."""
+        """Name the parameters of copies that were not called, and shards that a script keeps, other than `held`."""
         sharded = {tuple(known.shape): name for known, name in self.of.items() if isinstance(known, DTensor)}
         for kept in gc.get_objects() if sharded else ():
             if type(kept) is DTensor and kept not in self.of and tuple(kept.shape) in sharded and id(kept) not in held:

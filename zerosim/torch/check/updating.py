@@ -207,8 +207,9 @@ class Updates:
 
     def states_of(self, optimizer: Any) -> dict[Any, dict[str, Any]]:
         """The state that an optimizer has of each parameter."""
-        state = getattr(getattr(optimizer, "optim", optimizer), "state", {})
-        return {of: values for of, values in state.items() if isinstance(values, dict)} if isinstance(state, dict) else {}
+        state = getattr(getattr(optimizer, "optim", optimizer), "state", None)
+        known = state.items() if isinstance(state, dict) else ()
+        return {parameter: values for parameter, values in known if isinstance(values, dict)}
 
     def states(self, optimizer: Any) -> dict[str, float]:
         """The parameters with optimizer state, with the number of their updates where that needs no wait."""
@@ -263,7 +264,7 @@ class Updates:
         """
         weights = step.weights[name]
         weights.due, weights.moved, plain, along = map(int, counts)
-        if of_shard and name not in step.states and 64 < 10 * along and plain < 10 * along < 9 * plain:
+        if of_shard and name not in step.states and max(64, plain) < 10 * along < 9 * plain:
             step.remarks.append(Remark(
                 "an update mixes a shard's elements", f"the first update of {name} makes {along} of {plain} sampled "
                 "elements larger that have the sign of their gradient: it is no update of each element by itself, such "

@@ -76,11 +76,11 @@ class Wrapping:
     def note_tied(self, modules: Any) -> None:
         """Note which modules share a parameter: what moves or shards them may give each of them its own."""
         owners: dict[int, tuple[Any, str]] = {}
-        for owner, name, parameter in ((owner, name, parameter) for module in modules for owner in module.modules()
-                                       for name, parameter in owner._parameters.items() if parameter is not None):
-            first = owners.setdefault(id(parameter), (owner, name))
-            if first[0] is not owner:
-                self.tied.append((*map(weakref.ref, (first[0], owner)), first[1], name))
+        for owner in (owner for module in modules for owner in module.modules()):
+            for name, parameter in owner._parameters.items():
+                first, of_first = owners.setdefault(id(parameter), (owner, name))
+                if first is not owner and parameter is not None:
+                    self.tied.append((weakref.ref(first), weakref.ref(owner), of_first, name))
 
     def note_wrapped(self) -> None:
         """Whether the shards of wrapped modules are what they were made from."""
@@ -94,7 +94,8 @@ class Wrapping:
                             self.keep, plainly(f"{self.window.names.paths[owner]}.{name}").lstrip(".")))
         self.wrapped = []
         for one, other, name, of_other in self.tied:
-            first, last = (getattr(owner(), "_parameters", {}).get(key) for owner, key in ((one, name), (other, of_other)))
+            first, last = (getattr(owner(), "_parameters", {}).get(key)
+                           for owner, key in ((one, name), (other, of_other)))
             if first is not None and last is not None and first is not last:
                 known = self.window.names.of
                 self.window.remarks.append(Remark(
