@@ -1440,6 +1440,11 @@ def orthogonal_by_shards(w):
     w.train(model, OrthogonalByShards([p for p in model.parameters() if p.dim() == 2], 0.1))
 
 
+def frozen(net, number):
+    net[number].requires_grad_(False)
+    return net
+
+
 def averaging_in_a_table(ranks):
     def run(w):
         model = w.fsdp()
@@ -1477,6 +1482,10 @@ CASES |= {
     "table_of_averages_on_rank_0": Case(
         averaging_in_a_table([0]), "a model without an optimizer differs", step=2),
     "table_of_averages": Case(averaging_in_a_table(range(9))),
+    "layer_frozen_by_accident": Case(
+        lambda w: w.train(w.ddp(frozen(w.net(nn.Linear(9, 9), nn.Tanh()), 2))), "a parameter never gets a gradient",
+        parameter="2.weight"),
+    "backbone_frozen": Case(lambda w: w.train(w.ddp(frozen(w.net(nn.Linear(9, 9), nn.Tanh()), 0)))),
     "head_trained_alone": Case(lambda w: w.train(model := w.ddp(), w.adam(model.module[2]))),
 }
 
