@@ -43,8 +43,8 @@ CAUSES = {
         "initial weights", "ranks that reduce gradients together begin with other bits, or shards are of models with "
         "different values", "parts of a model; models of their own; buffers", "fsdp_other_seeds", "buffer_of_the_rank"),
     "replicas have drifted apart": Cause(
-        "replicas", "weights of equal beginning have other bits later; they are sharded, or all ranks have ended and "
-        "the script has never communicated as many elements as weights have", "local SGD; parts of a model by hand",
+        "replicas", "weights of equal beginning have other bits later; they are sharded, or all ranks have ended "
+        "and the script has never communicated as many elements as weights have", "local SGD; parts of a model by hand",
         "weights_touched_on_a_rank", "averaged_after_the_checked_steps"),
     "a model without an optimizer differs": Cause(
         "replicas", "it is sharded, and all its shards change on some ranks and none on another",
@@ -166,7 +166,8 @@ CAUSES = {
     "a parameter that no optimizer has": Cause(
         "parameters", "", "layers that are held still", "head_forgotten", "head_trained_alone"),
     "a parameter never gets a gradient": Cause(
-        "parameters", "", "branches that are not used, or layers held still", "adapters_below_a_checkpoint", "unused_parameters"),
+        "parameters", "", "branches that are not used, or layers held still",
+        "adapters_below_a_checkpoint", "unused_parameters"),
     "tied weights are apart": Cause(
         "parameters", "", "weights that are untied on purpose", "untied_after_wrapping",
         "fsdp1_wrapped_by_layers_clipped_in_bfloat16"),

@@ -46,7 +46,8 @@ def reached(book: Book, steps: list[Step], every: list[Step]) -> None:
     frozen = [name for name, weight in first.weights.items() if not weight.trains]
     if 0 < len(frozen) < len(trains) and frozen != [*first.weights][: len(frozen)]:  # else a backbone, or adapters
         book.find(first, "a parameter never gets a gradient", f"{frozen[0]} has an optimizer and no requires_grad, "
-                  f"between parameters that train; {len(frozen)} of {len(first.weights)} parameters have none", frozen[0])
+                  f"between parameters that train; {len(frozen)} of {len(first.weights)} parameters have none",
+                  frozen[0])
     if never and got:
         book.find(first, "a parameter never gets a gradient",
                   f"{never[0]} has requires_grad and an optimizer, and got no gradient in "
