@@ -50,4 +50,5 @@ def test_programs_of_others_compute_what_they_do_over_gloo():
 def test_a_script_that_is_not_there_is_one_line():
     outcome = zerosim_torch(1, "nowhere.py")
     assert outcome.returncode == 2
-    assert outcome.stderr == "zerosim: there is no script 'nowhere.py'; give a Python file after the flags\n"
+    assert outcome.stderr == ("zerosim: there is no script 'nowhere.py'; give a Python file, or -m and a module, after "
+                              "the flags\n")
