@@ -234,4 +234,6 @@ def check_rank(rank: Any, size: int, role: str) -> None:
     if type(rank) is int and 0 <= rank < size:
         return
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < size:
-        raise CollectiveError(f"{role}={rank!r} is not a rank; give an integer from 0 to {size - 1}")
+        name = getattr(rank, "__name__", None)
+        what = f"{role}={rank!r} is not a rank" if name is None else f"{role} is the function {name}; call it"
+        raise CollectiveError(f"{what}; give an integer from 0 to {size - 1}")

@@ -6,14 +6,17 @@
 A run that ends early is compared up to there. Proofs, grades, drawings and laws use these words.
 """
 
+import inspect
 import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+
+import numpy as np
 
 from zerosim.collectives import ALGORITHMS, Algorithm
-from zerosim.core.errors import Deadlock
+from zerosim.core.errors import Deadlock, Runaway
 from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.case import Case, terms
@@ -78,9 +81,12 @@ def cause(case: Case) -> str | None:
                 "at once, or let one rank of each pair receive first")
     if failure is not None and (loop := endless_loop(failure, case.subject.file)):
         return loop
+    if (shared := changed_between_calls(case)) is not None:
+        return shared
     if failure is None:
         return misplaced(case) or (life(case) if strays(case) else None) or unlike(case) or like(case) or life(case)
-    return unlike(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
+    return (from_itself(case) or unlike(case) or to_itself(case)
+            or (waiting(case) or receiving(case) if isinstance(failure, Deadlock) else None))
 
 
 def strays(case: Case) -> bool:
@@ -97,6 +103,50 @@ def like(case: Case) -> str | None:
     outside = next((m for m in case.messages if not m.into), None)
     where = f", received outside of the vector{in_line(outside, outside.received_in)}" if outside else ""
     return None if name in (None, case.subject.name) else f"its messages are those of {name}{where}"
+
+
+def changed_between_calls(case: Case) -> str | None:
+    """A global or a default argument that a run changes: all ranks share it, and the next call finds it changed."""
+    function = inspect.unwrap(case.subject.function)
+    if not inspect.isfunction(function) or isinstance(case.recording.failure, StillRunning | Runaway):
+        return None
+    code = function.__code__
+    count = code.co_argcount
+    defaults = zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False)
+    places = [*((f"the global {name}", partial(function.__globals__.get, name)) for name in code.co_names),
+              *((f"the default of {name}", lambda value=value: value) for name, value in defaults)]
+
+    def state() -> list[str]:
+        return [repr(value) if isinstance(value := get(), list | dict | set | int | np.ndarray) else ""
+                for _, get in places]
+
+    before = state()
+    run(case.subject, case.size, case.count, case.root, case.sends)
+    for (where, _), old, new in zip(places, before, state(), strict=True):
+        if old != new:
+            return f"each call changes {where}, which all ranks share: give each call its own"
+    return None
+
+
+def from_itself(case: Case) -> str | None:
+    """The first rank that waits for itself."""
+    return next((f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
+                 for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank), None)
+
+
+def to_itself(case: Case) -> str | None:
+    """The first rank that sends to itself and does not receive it."""
+    return next((f"rank {message.source} sends to itself{in_line(message)}" for message in case.recording.unasked
+                 if message.source == message.to), None)
+
+
+def receiving(case: Case) -> str | None:
+    """That all ranks receive before they send."""
+    awaited = case.recording.awaited
+    if case.messages or case.recording.unasked or len(awaited) < case.size:
+        return None
+    return (f"all ranks receive before any has sent{in_line(None, awaited[0].line)}: use comm.exchange, which does both "
+            "at once, or let one rank of each pair send first")
 
 
 def waiting(case: Case) -> str | None:
@@ -214,7 +264,7 @@ def differing(case: Case, sent: Posts, expected: Posts, key: tuple[int, int, int
     if has.into != wants.into:
         difference = f"which receives it into {case.words(has.into)}; with {name} into {case.words(wants.into)}"
     elif [*map(commuted, has.landed)] != [*map(commuted, wants.landed)]:
-        difference = f"whose {case.words(has.into)} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
+        difference = f"whose {case.words(has.into).removeprefix('the ')} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
     line = in_line(has, has.received_in)
     return f"sends {cargo(case, has)} to rank {key[2]}, {difference}{line}" if difference else None
 

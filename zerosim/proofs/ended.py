@@ -16,7 +16,8 @@ def raised(error: BaseException, file: str) -> str:
     named = "" if type(error).__module__.startswith("zerosim.") else type(error).__name__
     if isinstance(error, NotImplementedError):
         named = "not written yet: NotImplementedError"
-    what = ": ".join(filter(None, [named, str(error).rstrip()])) + meant_attribute(error)
+    said = str(error).rstrip().replace("'Observed' object", "comm")
+    what = ": ".join(filter(None, [named, said])) + meant_attribute(error)
     where = f"in line {lines[-1]}" if lines else ""
     return " ".join([", ".join(filter(None, [what, where])), *getattr(error, "__notes__", [])])
 
@@ -29,7 +30,14 @@ def meant_attribute(error: BaseException) -> str:
     inner = [f"{name}.{field}" for name in ("state", "tape", "model") if name in own
              for field in dir(getattr(error.obj, name)) if not field.startswith("_")]
     name = error.name or ""
+    if (known := MPI_NAMES.get(name.lower())) in own:
+        return f"; did you mean {known!r}?"
     return did_you_mean(name, own, alike=0.75) or meant(name, inner)
+
+
+MPI_NAMES = {"get_rank": "rank", "get_size": "size", "sendrecv": "exchange", "isend": "send", "irecv": "recv",
+             "all_reduce": "reduce_scatter", "allreduce": "reduce_scatter", "allgather": "gather"}
+"""What a rank has here for what MPI and PyTorch call otherwise."""
 
 
 def in_file(error: BaseException, file: str) -> bool:

@@ -97,9 +97,17 @@ BY_COUNT = ("samples", "model", "stage")
 
 
 def collective_of(name: str, part: Any) -> Subject:
-    """The collective that its name contains; one that serves a stage must declare its order of addition."""
+    """The collective that its name contains.
+
+    One that serves a stage must declare its order of addition, and one that declares its cost must take `reduce`.
+    """
     examined = subject(part)
-    ordered = examined.declared is not None and examined.declared.order is not None
+    row = examined.declared
+    if row is not None and (row.chunks_sent or row.rounds) and examined.kind.reducing and not examined.takes_reduction:
+        given = ", ".join(inspect.signature(examined.function).parameters)
+        raise UsageError(f"{name} has no parameter reduce, so it can only add; write ({given}, reduce=np.add) and pass "
+                         "reduce=reduce to what adds")
+    ordered = row is not None and row.order is not None
     if examined.collective in SERVING and examined.kind.reducing and not ordered:
         raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above it")
     return examined

@@ -42,11 +42,11 @@ def swings(contributions, chunk):
 
 
 @collective(order=swings, chunks_sent=lambda ranks: ranks - 1, powers_of_two=True)
-def reduce_scatter(comm, chunks):
+def reduce_scatter(comm, chunks, reduce=np.add):
     for step in range(steps_of(comm.size)):
         other = partner(comm.rank, step, comm.size)
         pairs = zip(owed(other, step + 1, comm.size), owed(comm.rank, step + 1, comm.size), strict=True)
-        comm.exchange_all([Exchange(chunks[theirs], other, chunks[mine], other, np.add) for theirs, mine in pairs])
+        comm.exchange_all([Exchange(chunks[theirs], other, chunks[mine], other, reduce) for theirs, mine in pairs])
 
 
 @collective(powers_of_two=True)

@@ -55,12 +55,12 @@ def along_row(comm, chunks, behind, reduce=None):
 
 
 @collective(order=columns_then_rows, chunks_sent=lambda ranks: ranks - 1)
-def reduce_scatter(comm, chunks):
+def reduce_scatter(comm, chunks, reduce=np.add):
     rows, columns = shape_of(comm.size)
     for step in range(rows - 1):
-        along_column(comm, chunks, step + 1, np.add)
+        along_column(comm, chunks, step + 1, reduce)
     for step in range(columns - 1):
-        along_row(comm, chunks, step + 1, np.add)
+        along_row(comm, chunks, step + 1, reduce)
 
 
 @collective(chunks_sent=lambda ranks: ranks - 1)

@@ -17,7 +17,7 @@ def pairs_then_ring(contributions, chunk):
 
 
 @collective(order=pairs_then_ring, powers_of_two=True)
-def reduce_scatter(comm, chunks):
+def reduce_scatter(comm, chunks, reduce=np.add):
     """Each rank of a pair adds the other's half of all chunks; then the ranks of the same place walk their ring."""
     if comm.size == 1:
         return
@@ -25,12 +25,12 @@ def reduce_scatter(comm, chunks):
     partner = comm.rank ^ 1
     for other in range(pairs):
         comm.exchange(chunks[2 * other + 1 - place], to=partner, into=chunks[2 * other + place], source=partner,
-                      reduce=np.add)
+                      reduce=reduce)
     for step in range(pairs - 1):
         outgoing = (pair - step - 1) % pairs
         incoming = (pair - step - 2) % pairs
         comm.exchange(chunks[2 * outgoing + place], to=(comm.rank + 2) % comm.size,
-                      into=chunks[2 * incoming + place], source=(comm.rank - 2) % comm.size, reduce=np.add)
+                      into=chunks[2 * incoming + place], source=(comm.rank - 2) % comm.size, reduce=reduce)
 
 
 @collective(powers_of_two=True)

@@ -32,9 +32,9 @@ def both_ways(comm, chunks, behind, reduce=None):
 
 
 @collective(order=both_rings, chunks_sent=lambda ranks: ranks - 1)
-def reduce_scatter(comm, chunks):
+def reduce_scatter(comm, chunks, reduce=np.add):
     for step in range(comm.size - 1):
-        both_ways(comm, chunks, step + 1, np.add)
+        both_ways(comm, chunks, step + 1, reduce)
 
 
 def all_gather(comm, chunks):
