@@ -8,23 +8,34 @@ from zerosim.verdict.pipelines import bubble, bubble_due, held, held_due
 one_f_one_b = __import__("6_one_f_one_b").one_f_one_b
 
 
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 4), (4, 3), (4, 6)])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 4), (4, 6), (4, 3), (4, 2), (2, 1), (1, 3)])
 def test_the_schedule_is_1f1b(ranks, micro_batches):
-    found = [one_f_one_b(rank, ranks, micro_batches) for rank in range(ranks)]
-    for rank, passes in enumerate(found):
-        for what in "FB":
+    schedule = []
+    for rank in range(ranks):
+        where = f"rank {rank} of {ranks}, {micro_batches} micro-batches"
+        result = one_f_one_b(rank, ranks, micro_batches)
+        if result is None:
+            pytest.fail(f"{where}: it returns None; return the passes")
+        passes = [*result]
+        for one in passes:
+            if not isinstance(one, tuple | list) or len(one) != 2 or one[0] not in ("F", "B"):
+                pytest.fail(f'{where}: {one!r} is no pass; write ("F", m) or ("B", m)')
+        for what, pass_name in (("F", "forward"), ("B", "backward")):
             numbers = [number for kind, number in passes if kind == what]
-            assert numbers == [*range(micro_batches)], (
-                f"rank {rank} of {ranks} runs {what} of micro-batches {numbers}; each is due once, in order")
+            if numbers != [*range(micro_batches)]:
+                pytest.fail(f"{where}: {pass_name} runs {numbers}; each micro-batch is due once, in order: "
+                            f"{[*range(micro_batches)]}")
         warm = min(ranks - 1 - rank, micro_batches)
         forwards = [kind for kind, _ in passes].index("B")
-        assert forwards == min(warm + 1, micro_batches), (
-            f"rank {rank} of {ranks} runs {forwards} forwards before its first backward; {warm} to warm up, and then "
-            "one forward, one backward")
-    slots = [[Slot(what, number, 0) for what, number in passes] for passes in found]
-    for rank, own in enumerate(slots):
+        due = min(warm + 1, micro_batches)
+        if forwards != due:
+            pytest.fail(f"{where}: {forwards} forward(s) before the first backward, {due} due: warm-up has {warm}, one "
+                        "for each rank after this one; then one forward, one backward")
+        schedule.append([Slot(what, number, 0) for what, number in passes])
+    for rank, own in enumerate(schedule):
         due = held_due("1f1b", rank, ranks, micro_batches)
-        assert held(own) == due, (f"rank {rank} of {ranks} holds activations of {held(own)} micro-batches at a time; "
-                                  f"1F1B holds {due}: a backward follows each forward")
-    assert bubble(slots) == bubble_due(ranks, micro_batches), (
-        f"{bubble(slots)} of the step of {ranks} ranks is bubble; {bubble_due(ranks, micro_batches)} is due")
+        if held(own) != due:
+            pytest.fail(f"rank {rank} of {ranks} holds activations of {held(own)} micro-batches at a time, {due} due: "
+                        "a backward follows each forward")
+    if bubble(schedule) != bubble_due(ranks, micro_batches):
+        pytest.fail(f"{bubble(schedule)} of the step is bubble; {bubble_due(ranks, micro_batches)} is due")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from zerosim.autograd.differences import operation_fault
@@ -33,6 +34,11 @@ def main(arguments: argparse.Namespace) -> int:
     """Check all parts: 0 if every part holds, 1 if one does not."""
     operations, others = parts_of(arguments.file) if arguments.file else (
         {name: (operation, EXAMPLES[name]) for name, operation in OPERATIONS.items()}, {})
+    if not operations and not any(isinstance(part, tuple(DECLARED)) for part in others.values()):
+        file = Path(arguments.file.partition(".py:")[0])
+        test = file.with_name(f"test_{file.stem}.py")
+        if test.is_file():
+            raise UsageError(f"{file.stem}.py is checked by a test: pytest {test}")
     if not operations and not others:
         raise UsageError(f"{arguments.file} declares no operation, optimizer, stage, collective or "
                          f"@model; data sources are checked when their scenario runs")

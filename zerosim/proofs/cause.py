@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -111,21 +111,20 @@ def changed_between_calls(case: Case) -> str | None:
     if not inspect.isfunction(function) or isinstance(case.recording.failure, StillRunning | Runaway):
         return None
     code = function.__code__
-    count = code.co_argcount
-    defaults = zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False)
-    places = [*((f"the global {name}", partial(function.__globals__.get, name)) for name in code.co_names),
-              *((f"the default of {name}", lambda value=value: value) for name, value in defaults)]
+    arguments = code.co_varnames[: code.co_argcount]
+    default = {f"the default of {name}": value
+               for name, value in zip(arguments[::-1], (function.__defaults__ or ())[::-1], strict=False)}
 
-    def state() -> list[str]:
-        return [repr(value) if isinstance(value := get(), list | dict | set | int | np.ndarray) else ""
-                for _, get in places]
+    def state() -> dict[str, str]:
+        values = {f"the global {name}": function.__globals__.get(name) for name in code.co_names} | default
+        return {where: repr(value) for where, value in values.items()
+                if isinstance(value, list | dict | set | int | np.ndarray)}
 
     before = state()
     run(case.subject, case.size, case.count, case.root, case.sends)
-    for (where, _), old, new in zip(places, before, state(), strict=True):
-        if old != new:
-            return f"each call changes {where}, which all ranks share: give each call its own"
-    return None
+    after = state()
+    return next((f"each call changes {where}, which all ranks share: give each call its own"
+                 for where in before if after.get(where) != before[where]), None)
 
 
 def from_itself(case: Case) -> str | None:
@@ -145,8 +144,8 @@ def receiving(case: Case) -> str | None:
     awaited = case.recording.awaited
     if case.messages or case.recording.unasked or len(awaited) < case.size:
         return None
-    return (f"all ranks receive before any has sent{in_line(None, awaited[0].line)}: use comm.exchange, which does both "
-            "at once, or let one rank of each pair send first")
+    return (f"all ranks receive before any has sent{in_line(None, awaited[0].line)}: use comm.exchange, which does "
+            "both at once, or let one rank of each pair send first")
 
 
 def waiting(case: Case) -> str | None:

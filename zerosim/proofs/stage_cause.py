@@ -187,7 +187,8 @@ def unlike(calls: Calls, expected: Calls, naming: "Naming", alike: Alike) -> Ite
     for place in calls.keys() - expected.keys():
         if not place.nth or place._replace(nth=place.nth - 1) in expected:
             times = sum(other[:2] == place[:2] for other in calls)
-            due = f"{times} times, where {place.nth} {'is' if place.nth == 1 else 'are'} due" if place.nth else "though it is not due"
+            due = (f"{times} times, where {place.nth} {'is' if place.nth == 1 else 'are'} due" if place.nth else
+                   "though it is not due")
             yield False, index[place], f"{calls[place].line_in()}{calls[place]} is called {due}"
     firsts = {place.verb: place for place in reversed(calls)}
     if verbs := out_of_order((place.verb for place in calls), (place.verb for place in expected)):
