@@ -25,8 +25,8 @@ def test_results_are_those_of_the_whole_matrices(ranks):
 
         def check_calls():
             if len(calls) != 2:
-                pytest.fail(f"rank {comm.rank} calls all_reduce {len(calls)} times, 2 are due: g once in forward, f once in "
-                            "backward")
+                pytest.fail(f"rank {comm.rank} calls all_reduce {len(calls)} times, 2 are due: g once in forward, f "
+                            "once in backward")
 
         results = split_pair(all_reduce, x, up[mine], down[:, mine], upstream)
         if not isinstance(results, tuple | list) or len(results) != len(NAMES):

@@ -125,6 +125,12 @@ def test_a_decorated_function_is_called_as_it_is_written(tmp_path):
      "in round 2 rank 0 sends nothing to rank 2, where a tree of distances 1, 2, 4 sends the whole vector"),
     ("2_tree:reduce", "    for distance in reversed(distances):", "    for distance in distances:",
      "g3 of chunk 0 is missing on rank 0: it goes 3 → 1 in round 2 (line"),
+    ("2_tree:broadcast", "to=(comm.rank + distance) % comm.size", "to=comm.rank", "rank 0 sends to itself (line"),
+    ("1_ring:reduce_scatter", "chunks, reduce=np.add", "chunks", "has no parameter reduce, so it can only add"),
+    ("1_ring:all_gather", "to=right(comm)", "to=right", "to is the function right; call it"),
+    ("1_ring:all_gather", "comm.exchange", "comm.sendrecv", "comm has no attribute 'sendrecv'; did you mean 'exchange'?"),
+    ("1_ring:all_gather", "chunks):", "chunks, seen=[]):\n    seen.append(len(seen))\n    comm.rank or seen[2:] or 1/0",
+     "each call changes the default of seen, which all ranks share"),
 ])
 def test_a_mistake_in_it_is_named(name, old, new, words, tmp_path):
     exercise, _, function = name.partition(":")

@@ -38,7 +38,7 @@ COMMANDS = {
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
     "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
-    "completion": ("zerosim.commands.completion", "print a script of bash, zsh or fish that completes commands and flags"),
+    "completion": ("zerosim.commands.completion", "print a script of bash, zsh or fish that completes commands"),
 }
 """The module and the purpose of each command. Only the module of the called command is imported."""
 

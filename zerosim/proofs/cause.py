@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -85,8 +86,7 @@ def cause(case: Case) -> str | None:
         return shared
     if failure is None:
         return misplaced(case) or (life(case) if strays(case) else None) or unlike(case) or like(case) or life(case)
-    return (from_itself(case) or unlike(case) or to_itself(case)
-            or (waiting(case) or receiving(case) if isinstance(failure, Deadlock) else None))
+    return with_itself(case) or unlike(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
 
 
 def strays(case: Case) -> bool:
@@ -127,31 +127,22 @@ def changed_between_calls(case: Case) -> str | None:
                  for where in before if after.get(where) != before[where]), None)
 
 
-def from_itself(case: Case) -> str | None:
-    """The first rank that waits for itself."""
-    return next((f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
-                 for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank), None)
-
-
-def to_itself(case: Case) -> str | None:
-    """The first rank that sends to itself and does not receive it."""
-    return next((f"rank {message.source} sends to itself{in_line(message)}" for message in case.recording.unasked
-                 if message.source == message.to), None)
-
-
-def receiving(case: Case) -> str | None:
-    """That all ranks receive before they send."""
-    awaited = case.recording.awaited
-    if case.messages or case.recording.unasked or len(awaited) < case.size:
-        return None
-    return (f"all ranks receive before any has sent{in_line(None, awaited[0].line)}: use comm.exchange, which does "
-            "both at once, or let one rank of each pair send first")
+def with_itself(case: Case) -> str | None:
+    """The first rank that waits for itself, or that sends to itself and does not receive it."""
+    waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
+             for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank)
+    sends = (f"rank {message.source} sends to itself{in_line(message)}"
+             for message in case.recording.unasked if message.source == message.to)
+    return next(chain(waits, sends), None)
 
 
 def waiting(case: Case) -> str | None:
-    """The first rank that waits for one rank while a message from another is on its way to it, or for a message that
-    the algorithm which the run resembles does not have."""
-    name = resembled(case) if case.count else None
+    """That all receive first; else the first rank that waits for one while a message from another is on its way to it,
+    or for a message that the algorithm which the run resembles does not have."""
+    recording, name = case.recording, resembled(case) if case.count else None
+    if len(recording.awaited) == case.size and not recording.messages and not recording.unasked:
+        return (f"all ranks receive before any has sent{in_line(None, recording.awaited[0].line)}: use comm.exchange, "
+                "which does both at once, or let one rank of each pair send first")
     for rank, awaited in sorted(case.recording.awaited.items()):
         line = f" in line {awaited.line}" if awaited.line else ""
         waits = f"rank {rank} waits{line} for a message from rank {awaited.source}"
@@ -263,7 +254,8 @@ def differing(case: Case, sent: Posts, expected: Posts, key: tuple[int, int, int
     if has.into != wants.into:
         difference = f"which receives it into {case.words(has.into)}; with {name} into {case.words(wants.into)}"
     elif [*map(commuted, has.landed)] != [*map(commuted, wants.landed)]:
-        difference = f"whose {case.words(has.into).removeprefix('the ')} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
+        place = case.words(has.into).removeprefix("the ")
+        difference = f"whose {place} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
     line = in_line(has, has.received_in)
     return f"sends {cargo(case, has)} to rank {key[2]}, {difference}{line}" if difference else None
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from zerosim.core.comm import Communicator
 
 Pairs = list[tuple[int, int]]
@@ -40,29 +38,22 @@ def distances(size: int) -> list[int]:
     return [1 << number for number in range((size - 1).bit_length())]
 
 
-def broadcast(shape: Callable[[int], Pairs], comm: Communicator, vector: Any, root: int) -> None:
-    for sender, receiver in shape(comm.size):
-        if comm.rank == (sender + root) % comm.size:
-            comm.send(vector, to=(receiver + root) % comm.size)
-        elif comm.rank == (receiver + root) % comm.size:
-            comm.recv(into=vector, source=(sender + root) % comm.size)
-
-
-def reduce(
-    shape: Callable[[int], Pairs], comm: Communicator, vector: Any, root: int, reduce: Any = np.add
+def walk(
+    shape: Callable[[int], Pairs], step: int, comm: Communicator, vector: Any, root: int, reduce: Any = None
 ) -> None:
-    """The broadcast backwards."""
-    for receiver, sender in reversed(shape(comm.size)):
-        if comm.rank == (sender + root) % comm.size:
-            comm.send(vector, to=(receiver + root) % comm.size)
-        elif comm.rank == (receiver + root) % comm.size:
-            comm.recv(into=vector, source=(sender + root) % comm.size, reduce=reduce)
+    """The messages of a broadcast, or with step −1 those of a reduce: the same ones backwards."""
+    for pair in shape(comm.size)[::step]:
+        sender, receiver = ((place + root) % comm.size for place in pair[::step])
+        if comm.rank == sender:
+            comm.send(vector, to=receiver)
+        elif comm.rank == receiver:
+            comm.recv(into=vector, source=sender, reduce=reduce)
 
 
 TREES: dict[str, dict[str, Callable[..., None]]] = {
-    "broadcast": {"a tree of distances 1, 2, 4": partial(broadcast, doubling),
-                  "a tree of distances 4, 2, 1": partial(broadcast, halving)},
-    "reduce": {"a tree of distances 1, 2, 4": partial(reduce, halving),
-               "a tree of distances 4, 2, 1": partial(reduce, doubling)},
+    "broadcast": {"a tree of distances 1, 2, 4": partial(walk, doubling, 1),
+                  "a tree of distances 4, 2, 1": partial(walk, halving, 1)},
+    "reduce": {"a tree of distances 1, 2, 4": partial(walk, halving, -1),
+               "a tree of distances 4, 2, 1": partial(walk, doubling, -1)},
 }
 """The trees by collective and by their names in a diagnosis."""
