@@ -8,6 +8,7 @@ import pytest
 
 from tests.documents.links import dead_links
 from tests.sampling import long_if, nothing_fits_in
+from zerosim.scenario import shipped
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("scenarios/*.md")])
@@ -30,6 +31,13 @@ def missing_paths(text):
 def test_links_and_named_paths_lead_somewhere():
     assert {page.name: dead for page in PAGES if (dead := dead_links(page, page.read_text()))} == {}
     assert {page.name: missing for page in NAMING if (missing := missing_paths(page.read_text()))} == {}
+
+
+def test_every_scenario_that_a_page_names_is_there():
+    text = "".join(page.read_text() for page in PAGES)
+    named = {*re.findall(r"zerosim (?:run|plan) ([a-z]\w+)(?=[` ])", text)}
+    assert named > {"compare", "mpt_7b"}
+    assert named - shipped.scenarios().keys() == set()
 
 
 def test_a_link_and_a_path_that_lead_nowhere_are_seen():
