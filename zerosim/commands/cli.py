@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from zerosim.commands.output import abandon_full_streams, check_writable, complain, open_streams
 from zerosim.core.comm import Communicator
-from zerosim.core.errors import UsageError, did_you_mean
+from zerosim.core.errors import CollectiveError, UsageError, did_you_mean
 from zerosim.worlds.launcher import has_company, launched_rank
 from zerosim.worlds.mpi import connect
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -75,7 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if launched_rank() > 0:
                 return 0
             check_writable(parsed)
-        code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        try:
+            code = int(importlib.import_module(COMMANDS[parsed.command][0]).main(parsed))
+        except SystemExit as exit_:
+            if parsed.command == "torch":
+                raise
+            raise CollectiveError(f"a part has called sys.exit({exit_.code!r}); end it by returning") from None
         sys.stdout.flush()
         return code
     except SystemExit:

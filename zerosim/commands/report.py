@@ -3,11 +3,10 @@
 import argparse
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from zerosim.commands.output import RUN_WIDTH, console
 from zerosim.core.errors import UsageError
-from zerosim.core.files import reason, write_text
+from zerosim.core.files import content, reason, write_text
 from zerosim.show.document import RunDocument, read
 from zerosim.show.page import page
 from zerosim.show.pictures import Spec, files, svg
@@ -55,11 +54,10 @@ def main(arguments: argparse.Namespace) -> int:
 def run_in(name: str) -> RunDocument:
     """The outcome in a file; `UsageError` if it cannot be read or is none."""
     try:
-        content = Path(name).read_bytes()
+        return read(content(name), name)
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}; write an outcome with zerosim run SCENARIO --json FILE"
                          ) from error
-    return read(content, name)
 
 
 def name_and_file(words: str) -> tuple[str, str]:

@@ -64,6 +64,10 @@ class CheckpointError(ZerosimError):
     exit_code = 2
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has asked the process to end."""
+
+
 def did_you_mean(name: str, names: Iterable[str], *, alike: float = 0.6) -> str:
     """A suffix for an error message that suggests the nearest of `names`; empty if none is at least `alike` similar.
 
@@ -93,8 +97,9 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, ZerosimError):
         return error.exit_code
-    interrupted = 128 + signal.SIGINT    # what a shell says of a program that this signal has ended
-    return interrupted if isinstance(error, KeyboardInterrupt) else ZerosimError.exit_code
+    if isinstance(error, KeyboardInterrupt):    # what a shell says of a program that a signal has ended
+        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+    return ZerosimError.exit_code
 
 
 def last_words(error: BaseException) -> str:
@@ -107,7 +112,7 @@ def last_words(error: BaseException) -> str:
         case ZerosimError():
             return str(error)
         case KeyboardInterrupt():
-            return "interrupted"
+            return "ended by SIGTERM" if isinstance(error, Terminated) else "interrupted"
         case MemoryError():
             what = f"not enough memory: {error}" if str(error) else "not enough memory"
             return (f"{what}; smaller vectors, a smaller [model], train.micro_batch or data need less, and so do more "

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.files import reason
+from zerosim.core.files import content, reason
 from zerosim.scenario import Scenario
 from zerosim.scenario.reading import OVERRIDE, kind_of, value_of
 from zerosim.scenario.values import shown, within, words
@@ -81,7 +80,7 @@ def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
     """
     try:
-        document = json.loads(Path(path).read_bytes())
+        document = json.loads(content(path))
     except OSError as error:
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
     except (ValueError, RecursionError):

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from operator import index
-from pathlib import Path
 from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.files import reason
+from zerosim.core.files import content, reason
 from zerosim.models import MODELS
 from zerosim.plan.planning import Plan, Swept, Unplanned, on_ranks, plan
 from zerosim.plan.search import (
@@ -174,7 +173,7 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises `UsageError` if there is no [cluster], and `ScenarioError` if the file is not TOML.
     """
     try:
-        table = parse(Path(path).read_bytes().decode("utf-8-sig"), os.fspath(path)).get("cluster")
+        table = parse(content(path).decode("utf-8-sig"), os.fspath(path)).get("cluster")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--cluster: cannot read {os.fspath(path)}: {reason(error)}; {WRITE_ONE}") from error
     if not isinstance(table, dict) or not table:

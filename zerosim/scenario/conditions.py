@@ -173,6 +173,8 @@ def is_set(key: str) -> Test:
 
 
 CONDITIONS: tuple[Condition, ...] = (
+    ("check.mfu", lambda row: len(row.mfu) not in (0, 2) and len(row.mfu),
+     "check.mfu must be an array of length 2, the least and the greatest, found {seen}"),
     # Ranks that train one copy of the model.
     (" ".join(f"parallel.{key}" for key in NUMBERS_OF_RANKS) + " world.ranks",
      lambda row: row.ranks % row.places and " times ".join(

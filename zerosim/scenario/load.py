@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, did_you_mean
+from zerosim.core.files import content
 from zerosim.core.parts import Loader
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
@@ -59,10 +60,27 @@ def load(
     if section is CollectiveScenario:
         for name in sorted(({*keys(Scenario)} - {*keys(section)}) & {*document}):
             raise origin.error(f"[{name}] is for training, and this is a scenario of collectives", (name,), at_key=True)
+    if not isinstance(path, Scenario):
+        refuse_stages_beside_variants(document, origin)
     if section is Scenario and isinstance(document.get("variant"), list):
         document["variant"] = [
             variant(table, ("variant", index), origin) for index, table in enumerate(document["variant"])]
     return read(section, document, (), origin)
+
+
+def refuse_stages_beside_variants(document: TomlTable, origin: Origin) -> None:
+    """Raise `ScenarioError` for rows that are listed twice; variants of an override replace a file's stages.
+
+    The usual stages, which a resolved scenario has, are those of variants too.
+    """
+    parallel, stages = document.get("parallel"), ("parallel", "stages")
+    if not document.get("variant") or not isinstance(parallel, dict) or (
+            parallel.get("stages", [*Parallel.stages]) == [*Parallel.stages]):
+        return
+    if origin.is_override(stages) or not origin.is_override(("variant",)):
+        raise origin.error("parallel.stages does nothing beside [[variant]], whose rows are trained; leave it out, or "
+                           "give each variant its stage", stages, at_key=True)
+    del parallel["stages"]
 
 
 def variant(table: Any, path: KeyPath, origin: Origin) -> Any:
@@ -142,7 +160,7 @@ def as_tables(value: Any) -> Any:
 
 def read_text(file: str) -> str:
     try:
-        return Path(file).read_bytes().decode("utf-8-sig")
+        return content(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"

@@ -5,9 +5,11 @@ The division of the work and the claims about it may differ from the saved train
 the same.
 """
 
+import fcntl
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,26 @@ FIXED = ("model", "train")
 FREE = (("train", "steps"),)
 
 
-def begin(experiment: Experiment) -> None:
-    """Make the folders to save in; one process calls it before the others save there."""
-    for folder in experiment.folders.values():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in folder.glob(".step-*"):
-                unfinished.unlink()
-        except OSError as error:
-            raise cannot(folder, error) from None
+def begin(experiment: Experiment) -> ExitStack:
+    """Make the folders to save in, locked until the result is closed or the process ends; one process calls it before
+    the others save there. Raises `CheckpointError` if another run saves there."""
+    with ExitStack() as locks:
+        for folder in experiment.folders.values():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                locks.callback(os.close, lock := os.open(folder, os.O_RDONLY))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise CheckpointError(
+                        f"another run saves in {folder}; wait until it ends, or save elsewhere") from None
+                except OSError:
+                    pass    # a file system without locks
+                for unfinished in folder.glob(".step-*"):
+                    unfinished.unlink()
+            except OSError as error:
+                raise cannot(folder, error) from None
+        return locks.pop_all()
 
 
 def is_saved_after(experiment: Experiment, config: Config, step: int) -> bool:

@@ -17,14 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
+import msgspec
 import numpy as np
 
 from zerosim.core.allocation import Array
 from zerosim.core.bits import little_endian
 from zerosim.core.errors import CheckpointError
-from zerosim.core.files import contents
+from zerosim.core.files import contents, regular
 from zerosim.core.precisions import PRECISIONS
 from zerosim.models.units import ParameterPlace
 
@@ -107,6 +108,39 @@ class Stored(NamedTuple):
     start: int
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class SavedSections(TypedDict):
+    """What is read of the scenario of a checkpoint."""
+
+    model: dict[str, Any]
+    train: dict[str, Any]
+
+
+class About(TypedDict):
+    """What a checkpoint says about its training."""
+
+    scenario: SavedSections
+    data_sha256: str
+    parts: dict[str, str]
+    row: str
+    step: Count
+    updates: Count
+    loss_scale: float
+    good_steps: Count
+    stage: str
+    ranks: Count
+
+
+class Entry(msgspec.Struct):
+    """What a header says of an array."""
+
+    dtype: str
+    shape: tuple[Count, ...]
+    data_offsets: tuple[Count, Count]
+
+
 @dataclass(frozen=True, eq=False)
 class Saved:
     """The checkpoint at `path`: what is said `about` its training, and its arrays by name, read when they are asked
@@ -145,19 +179,27 @@ def read(path: Path) -> Saved:
         return CheckpointError(f"{path} is damaged: {what}; use another checkpoint")
 
     try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, os.fstat(file.fileno()).st_size)))
+        with regular(path) as file:
+            length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+            header = json.loads(file.read(min(length, size)))
             metadata = header.pop("__metadata__")
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         about = json.loads(metadata["zerosim"])
         if (sha256, header_sha256(metadata["zerosim"], header)) != (metadata["sha256"], metadata["header_sha256"]):
             raise damaged("its SHA-256 does not match")
-        arrays = {name: Stored(OF_NAMES[entry["dtype"]], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-                  for name, entry in header.items()}
+        msgspec.convert(about, About)
+        arrays, at = dict[str, Stored](), 0
+        for name, entry in msgspec.convert(header, dict[str, Entry]).items():
+            arrays[name] = stored = Stored(OF_NAMES[entry.dtype], entry.shape, 8 + length + at)
+            begins, at = at, at + math.prod(stored.shape) * stored.dtype.itemsize
+            if entry.data_offsets != (begins, at):
+                raise damaged(f"the place of {name!r} is not that of its shape")
+        if 8 + length + at != size:
+            raise damaged(f"it has {size:,} bytes where its header tells of {8 + length + at:,}")
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
-    except (AttributeError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of zerosim, or its header is damaged ({type(error).__name__}); "
-                              "name a file of --checkpoint") from None
+    except (AttributeError, ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
+        what = error if isinstance(error, msgspec.ValidationError) else type(error).__name__
+        raise CheckpointError(f"{path} is no checkpoint of zerosim, or its header is damaged ({what}); name a file of "
+                              "--checkpoint") from None
     return Saved(path, about | {"sha256": sha256}, arrays)

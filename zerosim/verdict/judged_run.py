@@ -173,8 +173,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
     """Run on every rank of `world`; the outcome in the process that has rank 0, None in others."""
     limit = experiment.scenario.world.memory_limit_mb * 10**6 if world.rank_is_process else 0
     overlapped = any(config.parallel.prefetch or config.parallel.overlap for config in experiment.rows)
-    if launched_rank() <= 0:
-        begin(experiment)
+    locks = begin(experiment) if launched_rank() <= 0 else nullcontext()
 
     def program(comm: Communicator) -> Outcome | None:
         second = world.channel() if overlapped else None
@@ -187,7 +186,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
     tracing = traced() if experiment.scenario.check.process_memory else nullcontext()
-    with threadpool_limits(1), np.errstate(all="ignore"), tracing:
+    with locks, threadpool_limits(1), np.errstate(all="ignore"), tracing:
         let_blas_allocate()
         try:
             return world.run(program)[0]

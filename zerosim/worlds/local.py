@@ -30,7 +30,7 @@ from zerosim.core.words import plural
 from zerosim.worlds.call_stack import CodePlace, places, throw
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.here import HERE, Location, explained
-from zerosim.worlds.world import Result
+from zerosim.worlds.world import Result, left_early
 
 RankProgram = Callable[[Communicator], Any]
 Sends = Literal["buffered", "rendezvous"]
@@ -232,9 +232,7 @@ class _World:
             self.killed[rank] = end.location
         except SystemExit as exit_:
             if self.failure is None:
-                self.failure = CollectiveError(
-                    f"rank {rank} of {self.size} called sys.exit({exit_.code!r}); end a rank's program by returning"
-                )
+                self.failure = left_early(exit_, rank, self.size)
         except BaseException as error:
             if self.failure is None:
                 error.add_note(f"(raised on rank {rank} of {self.size})")

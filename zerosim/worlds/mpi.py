@@ -21,7 +21,7 @@ from zerosim.core.words import plural
 from zerosim.worlds.launcher import has_company
 from zerosim.worlds.mpi_communicator import MpiCommunicator, check_timeout
 from zerosim.worlds.mpi_start import FirstFailure, fail_alone, join
-from zerosim.worlds.world import Result
+from zerosim.worlds.world import Result, left_early
 
 
 def connect(timeout_seconds: float | None = None) -> MpiCommunicator:
@@ -97,7 +97,10 @@ class MpiWorld:
         return f"{plural(self.ranks, 'rank')}, one process each, over {self.library}"
 
     def run(self, program: Callable[[Communicator], Result]) -> list[Result]:
-        return [program(self._comm)]
+        try:
+            return [program(self._comm)]
+        except SystemExit as exit_:
+            raise left_early(exit_, self._comm.rank, self.ranks) from None
 
     def channel(self) -> MpiCommunicator:
         """A second channel, as `MpiCommunicator.channel` makes it."""

@@ -139,7 +139,8 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGALRM)}
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in ending}
     timer = signal.setitimer(signal.ITIMER_REAL, STARTING)
     try:
         yield

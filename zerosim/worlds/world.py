@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from zerosim.core.allocation import Allocator
 from zerosim.core.comm import Communicator
+from zerosim.core.errors import CollectiveError
 from zerosim.core.words import plural
 
 Result = TypeVar("Result")
@@ -64,6 +65,12 @@ class World(Protocol):
 
     def stop(self, comm: Communicator) -> None:
         """Freeze this rank; `comm` is its program's communicator."""
+
+
+def left_early(exit_: SystemExit, rank: int, ranks: int) -> CollectiveError:
+    """The error for a rank's program that has ended without a result."""
+    return CollectiveError(
+        f"rank {rank} of {ranks} called sys.exit({exit_.code!r}); end a rank's program by returning")
 
 
 def world_document(world: World) -> dict[str, Any]:

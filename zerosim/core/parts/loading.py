@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from zerosim.core.errors import UsageError, did_you_mean
-from zerosim.core.files import reason
+from zerosim.core.files import content, reason
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -133,7 +133,7 @@ def imported(where: str, *, is_file: bool) -> Code:
     """
     path, source = Path(where), b""
     try:
-        source = path.read_bytes() if is_file else b""
+        source = content(path) if is_file else b""
     except OSError as error:
         raise UsageError(f"{where}: {reason(error)}; name a Python file") from None
     try:

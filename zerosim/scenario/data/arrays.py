@@ -7,8 +7,6 @@ numbers values. All other columns are x. Nothing in a table is executed, and its
 import csv
 import importlib.resources
 import io
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.errors import error_line
+from zerosim.core.errors import ScenarioError, error_line
 from zerosim.core.parts import Named
 from zerosim.scenario.data.dataset import DataFault, Dataset, data_file
 
@@ -172,9 +170,6 @@ def called(name: Named, keys: dict[str, Any], fault: DataFault) -> dict[str, Arr
     return {what: arrays[what] for what in required(list(arrays), fault)}
 
 
-BROKEN = (ValueError, EOFError, RuntimeError, MemoryError, LookupError, OSError, zipfile.BadZipFile, zlib.error)
-
-
 def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
     """The arrays x, y, x_test and y_test of an .npz, by name; nothing is unpickled.
 
@@ -185,7 +180,9 @@ def read_arrays(stream: IO[bytes], fault: DataFault) -> dict[str, Array]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it is one array")
         return {name: archive[name] for name in required(archive.files, fault)}
-    except BROKEN as error:
+    except ScenarioError:
+        raise
+    except Exception as error:  # zipfile, zlib, tokenize and ast have exceptions of their own for forged files
         words = str(error).split(".")[0].split(":")[0][:100]
         raise fault(f"it cannot be read as .npz ({words}); np.savez(path, x=x, y=y) with numeric arrays writes one"
                     ) from None
@@ -236,14 +233,13 @@ def split_off(
     for name, column in zip(names, columns, strict=True):
         for row, cell in enumerate(column, start=2):
             if column is not columns[at] and not is_number(cell):
-                raise fault(f"column {name!r}, row {row} is {cell[:40]!r}; give a number with a decimal point, "
+                raise fault(f"column {name!r}, row {row} is {missing(cell)}; give a number with a decimal point, "
                             "as only the target may hold words")
     words = [(row, cell) for row, cell in enumerate(columns[at], start=2) if not is_number(cell)]
     numbers = len(columns[at]) - len(words)
     for row, cell in words:
         if not cell.strip() or (numbers > len(words) and cell.strip().lower() in MISSING):
-            raise fault(f"column {names[at]!r}, row {row} is {cell!r}, which is no target; fill it in, or leave the "
-                        "row out")
+            raise fault(f"column {names[at]!r}, row {row} is {missing(cell)}; fill it in, or leave the row out")
     x = [[float(cell) for cell in column] for column in columns if column is not columns[at]]
     return {"x": np.array(x).T, "y": answers(columns[at])}
 
@@ -252,13 +248,18 @@ MISSING = ("na", "n/a", "null", "none", "-", "?")
 """Words for a missing number, where most targets are numbers; `nan` is refused as not finite."""
 
 
+def missing(cell: str) -> str:
+    """A cell that is no number, in words."""
+    return "missing" if not cell.strip() else repr(cell[:40])
+
+
 def is_number(cell: str) -> bool:
-    """Whether a cell can be read as a number."""
+    """Whether a cell is a number: one that Python reads, without its underscores."""
     try:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell
 
 
 def answers(column: Sequence[str]) -> Array:
@@ -267,11 +268,9 @@ def answers(column: Sequence[str]) -> Array:
     >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
     ([1, 0, 1], [1.5, 2.0], [1, 0])
     """
+    if not all(map(is_number, column)):
+        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)
     try:
         return np.array([int(cell) for cell in column])
     except ValueError:
-        pass
-    try:
         return np.array([float(cell) for cell in column])
-    except ValueError:
-        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ScenarioError
+from zerosim.core.files import regular
 
 DataFault = Callable[[str], ScenarioError]
 """The error for a message, at the key of the scenario that names the data."""
@@ -135,7 +136,7 @@ def data_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iter
     if "\0" in source:
         raise fault("a path cannot contain a NUL byte")
     try:
-        with open(folder / source, "rb") as stream:
+        with regular(folder / source) as stream:
             yield stream
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
