@@ -27,7 +27,7 @@ def ended(command: Callable[[], int]) -> int:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
             print(f"zerosim: {what}", file=sys.stderr, flush=True)
-        leave(max(verdicts[:1] + [code]) or ZerosimError.exit_code)
+        leave(max([*verdicts[:1], code]) or ZerosimError.exit_code)
 
     def exit_now(code: int) -> None:
         if os.getpid() != own or (verdicts and code >= verdicts[0]):

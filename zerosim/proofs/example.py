@@ -22,6 +22,8 @@ class Example:
     reduce: Reduction = np.add
     seed: int = 0
     sends: Sends = "buffered"
+    later_seconds: int = 0
+    """By how much the clocks of the call are ahead."""
     calls_again: bool = False
     """Whether the function is called a second time, with zeros, before its first result is examined."""
 

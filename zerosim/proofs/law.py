@@ -8,6 +8,7 @@ Under MPI every rank draws the same examples, since Hypothesis is derandomized, 
 so all ranks come to the same end without a leader.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -29,6 +30,7 @@ from zerosim.observe.observed import Observed
 from zerosim.observe.traffic import Traffic
 from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
+from zerosim.proofs.clock import clock_moved
 from zerosim.proofs.example import Example
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
@@ -110,7 +112,7 @@ class Examined:
 
     def seen(self, x: Example) -> list[SeenRun]:
         """What each rank did, in the local world or on all ranks that the launcher started."""
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), clock_moved(inspect.unwrap(self.subject.function), x.later_seconds):
             if self.comm is None:
                 try:
                     return spawn(lambda comm: self.observed(comm, x), x.size, seed=x.seed, sends=x.sends)

@@ -6,6 +6,7 @@ different orders, the values are such that order does not matter (`ONE_SUM`); if
 declared, values are of every kind, NaN included. Where numbers are added all NaNs are alike, see `values.py`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -14,11 +15,14 @@ import numpy as np
 
 from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, of_everyone
 from zerosim.core.comm import Communicator
+from zerosim.core.orders import AddingOrder
 from zerosim.core.sharding import bounds, split
 from zerosim.proofs import strategies
+from zerosim.proofs.clock import LATER_SECONDS
 from zerosim.proofs.example import Example
 from zerosim.proofs.law import Examined, Keywords, Law, Sides, law, under_examination
 from zerosim.proofs.subject import Subject, named_subject
+from zerosim.proofs.values import rounding_of
 from zerosim.worlds.local import spawn
 
 
@@ -147,13 +151,32 @@ def results_have_memory_of_their_own(examined: Examined, x: Example) -> Sides:
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the declared order"""
     assert examined.order is not None
-    kind, results = examined.subject.kind, list[Any]()
-    for rank, vector in enumerate(map(np.empty_like, x.vectors)):
-        for chunk in kind.filled(rank, x.size, x.root):
-            contributions = kind.contributions(x.vectors, rank, chunk, x.root)
-            split(vector, x.size)[chunk][...] = examined.order(contributions, chunk)
-        results.append(kind.left(vector, rank, x.size, x.root))
-    return examined(x), results
+    return examined(x), added(examined, x, examined.order)
+
+
+@law(*those(lambda kind: kind.reducing), values=("random", "wide"))
+def adds_within_the_rounding_of_any_order(examined: Examined, x: Example) -> Sides:
+    """every sum is the exact one, within the rounding of any order of addition"""
+    results, rounding = examined(x), rounding_of(x.vectors[0].dtype.name)
+    exact = added(examined, x.but([vector.astype(float) for vector in x.vectors]), exact_sum)
+    sizes = added(examined, x.but([np.abs(vector.astype(float)) for vector in x.vectors]), exact_sum)
+    return results, [None if have is None else np.where(
+        np.abs(have.astype(float) - due) <= x.size * rounding * size, have, due.astype(have.dtype))
+        for have, due, size in zip(results, exact, sizes, strict=True)]
+
+
+@law(*COLLECTIVES, values=("symbols", "cancelling", "exact"))
+def has_the_same_bytes_at_another_time(examined: Examined, x: Example) -> Sides:
+    """a result depends neither on the clock nor on the ranks' turns, and another call has it again"""
+    return examined(replace(x, seed=x.seed + 1, later_seconds=(x.seed + 1) * LATER_SECONDS)), examined(x)
+
+
+@law(*COLLECTIVES)
+def sends_no_fewer_bytes_than_any_can(examined: Examined, x: Example) -> Sides:
+    """the ranks together send what any algorithm must: data passes in messages alone"""
+    sent, least = sum(seen.sent_bytes for seen in examined.seen(x)), examined.subject.kind.least_chunks(x.size)
+    due = least * (x.count // x.size) * x.vectors[0].itemsize
+    return [f"{sent} bytes"] * x.size, [f"{max(sent, due)} bytes"] * x.size
 
 
 @law(*COLLECTIVES, needs="sent_bytes=")
@@ -189,7 +212,7 @@ def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keyw
     >>> from zerosim.collectives import ring
     >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
     ['all_gather_is_broadcast_after_gather', 'is_linear', 'every_rank_holds_the_same_bytes',
-     'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
+     'has_the_same_bytes_at_another_time', 'sends_no_fewer_bytes_than_any_can', 'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
 
     Raises `LawBroken` for the first law that does not hold, `UsageError` if neither the name nor `collective` says
     which collective the function is.
@@ -214,6 +237,22 @@ def ours(x: Example, *algorithms: str) -> list[Any]:
 
     with np.errstate(all="ignore"):
         return spawn(program, x.size, seed=x.seed)
+
+
+def added(examined: Examined, x: Example, order: AddingOrder) -> list[Any]:
+    """The result due of each rank, whose chunks are added by `order`."""
+    kind, results = examined.subject.kind, list[Any]()
+    for rank, vector in enumerate(map(np.empty_like, x.vectors)):
+        for chunk in kind.filled(rank, x.size, x.root):
+            contributions = kind.contributions(x.vectors, rank, chunk, x.root)
+            split(vector, x.size)[chunk][...] = order(contributions, chunk)
+        results.append(kind.left(vector, rank, x.size, x.root))
+    return results
+
+
+def exact_sum(contributions: Sequence[Any], chunk: int) -> Any:
+    """The exact sums of float64, rounded once."""
+    return np.array([math.fsum(terms) for terms in np.stack(contributions).T.tolist()], float)
 
 
 def dealt(x: Example, pieces: Sequence[Any]) -> Example:

@@ -1,6 +1,6 @@
 """What each kind of a user's part promises, as claims; `zerosim check` checks them.
 
-    collective   proofs on 1 to 8 ranks: every contribution once, the declared order, chunks and rounds
+    collective   proofs on 1 to 17 ranks: every contribution once, the declared order, chunks and rounds
     stage        small trainings: the bits of one process, and the bytes and memory of the formulas
     optimizer    an elementwise formula that works in place
     model        layers that fit together, and gradients that agree with finite differences
@@ -51,7 +51,7 @@ from zerosim.verdict.outcome import RowOutcome
 TRAINED = "every stage trains with it to the bits of one process"
 DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
 PATIENCE_SECONDS = 60.0
-RANKS = range(1, 9)
+RANKS = range(1, 18)
 
 
 def checked(name: str, part: Any) -> CheckedPart:
@@ -116,7 +116,7 @@ def collective_of(name: str, part: Any) -> Subject:
 def collective_claims(name: str, examined: Subject) -> list[Claim]:
     """Proofs on the supported numbers of ranks, and a training with a collective that serves a stage."""
     sizes = [size for size in RANKS if examined.serves(size)]
-    claims = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 8 ranks",
+    claims = [Claim("every contribution arrives at its place, once, and added as declared, on 1 to 17 ranks",
                    partial(unproved, examined, sizes), first=True)]
     what = "adds" if examined.kind.reducing else "moves"
     claims.append(Claim(

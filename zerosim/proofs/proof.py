@@ -11,6 +11,7 @@ For a user's function two orders are equal if they differ only by `a + b` and `b
 algorithms are compared with the declared tree including its operands, because of NaN payloads.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
 from zerosim.proofs.case import Case
+from zerosim.proofs.clock import LATER_SECONDS, clock_moved
 from zerosim.proofs.ended import in_file, raised
 from zerosim.proofs.subject import Subject
 from zerosim.worlds.local import Sends, StillRunning
@@ -71,6 +73,9 @@ def sent_in(case: Case) -> SentChunks:
 
 SMALL = 16
 """The most ranks for which a proof also tries vectors that do not divide evenly."""
+
+FEW = 8
+"""The most ranks for which a proof of a user's function also tries long vectors."""
 
 LONG, LONGER = (33, 129, 1025), 2
 """The least lengths of the drawn vectors, and the factor up to which they are drawn."""
@@ -150,7 +155,7 @@ def tried_lengths(subject: Subject, size: int) -> list[int]:
     beyond the length of a buffer, or where a piece is not a multiple of one. Ours has no such lengths.
     """
     short = [2 * size] if subject.even else [] if size > SMALL else [0, 1, 2 * size + 1]
-    if subject.shipped or size > SMALL:
+    if subject.shipped or size > FEW:
         return short
     chance = Random(size)
     drawn = [chance.randrange(least, least * LONGER) for least in LONG]
@@ -193,7 +198,8 @@ def roots(subject: Subject, size: int) -> Sequence[int]:
 def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
     """One recorded run; its faults are added to the proof."""
     subject, size = proof.subject, proof.size
-    recording = run(subject, size, count, root, sends)
+    with clock_moved(inspect.unwrap(subject.function), LATER_SECONDS * (sends == "rendezvous")):
+        recording = run(subject, size, count, root, sends)
     case = Case(subject, recording, count, root, sends)
     proof.case = proof.case or case
     setting = [f"{count} elements"] if count != size else []
@@ -209,8 +215,20 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
             check_sent(proof, proof.sent)
         if subject.kind.reducing and sends == "buffered" and count:
             check_order(proof, case)
+        if root == roots(subject, size)[0] and sends == "rendezvous":
+            check_again(proof, case)
     if proof.faults:
         proof.case = case
+
+
+def check_again(proof: Proof, case: Case) -> None:
+    """Check that the same sums are held when the ranks take other turns, an hour later."""
+    for (rank, element), _ in case.expected.items():
+        before, now = proof.held[rank][element], case.last(rank)[element]
+        if commuted(before) != commuted(now):
+            proof.faults.append(fault_at(case, rank, element, f"it holds {before} in one call, {now} in another; an "
+                                                              "order of addition may not depend on the time"))
+            return
 
 
 def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:

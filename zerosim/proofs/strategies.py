@@ -20,10 +20,10 @@ __all__ = [
     "FLOATS", "ONE_SUM", "ARITHMETIC", "BYTES", "REDUCTIONS", "LONGEST", "rank_counts", "lengths", "dtypes", "roots",
     "reductions", "worlds", "vectors", "examples", "alphabet"]
 
-ARITHMETIC = ("exact", "cancelling", "random")
+ARITHMETIC = ("exact", "cancelling", "random", "wide")
 BYTES = ("exact", "random", "special")
 REDUCTIONS = (np.add, np.maximum, np.minimum)
-MOST_DRAWN_RANKS = 8
+FEW_RANKS, MOST_DRAWN_RANKS = 8, 17
 LONGEST = 2003
 """The most elements of a vector of numbers: buffers and pieces of a collective are longer than a few elements."""
 DRAWN = 61
@@ -31,8 +31,9 @@ DRAWN = 61
 
 
 def rank_counts(most: int = MOST_DRAWN_RANKS) -> SearchStrategy[int]:
-    """The number of ranks: 1 to `most`."""
-    return st.integers(1, most)
+    """The number of ranks: 1 to `most`, mostly at most 8."""
+    few = st.integers(1, min(most, FEW_RANKS))
+    return st.one_of(few, few, few, st.integers(1, most)) if most > FEW_RANKS else few
 
 
 def lengths(ranks: int, *, even: bool = False, most: int = 0) -> SearchStrategy[int]:

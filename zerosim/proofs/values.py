@@ -6,6 +6,7 @@
     limits       infinities, NaN and −0, whose sums are the same in every order
     cancelling   big, −big, 1 and tiny: almost every order of addition gives different bits
     random       normally distributed, rounded
+    wide         normally distributed times powers of 2, over half of the exponents
     special      ±0, ±inf, NaN, subnormals, the largest: bytes that only copying keeps
 
 Where numbers are added, all NaNs are alike: IEEE 754 leaves the payload of NaN + NaN to the processor, which takes that
@@ -15,17 +16,18 @@ of the first operand or of the second, so a + b and b + a differ. A copy keeps t
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from zerosim.core.allocation import Array
 from zerosim.core.bits import with_one_nan
 from zerosim.core.errors import UsageError
 
-FLOATS = ("float64", "float32", "float16")
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 WIDE = ("float64", "float32", "int64", "int32")
 ONE_SUM = ("exact", "full", "tiny", "limits")
 """The kinds whose sums are the same in every order."""
-DTYPES = {"exact": WIDE, "full": (*WIDE, "float16")}
+DTYPES = {"exact": WIDE, "full": (*WIDE, "float16", "bfloat16")}
 """The dtypes of kinds that are not for all `FLOATS` and no others."""
 SPARE_BITS = 6
 """The bits that a `full` number leaves for sums: one for its steps in the table, and five for 32 of them."""
@@ -41,30 +43,42 @@ def alphabet(values: str, dtype: str) -> Array:
     array([-1.00000000e+00, -2.81474977e+14])
     """
     whole = np.dtype(dtype).kind == "i"
+    limits: Any = None if whole else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     match values:
         case "exact":
             elements: Any = [*range(1, 193), *range(-63, 1)]
         case "full":
-            top = 2 ** ((np.iinfo(dtype).bits - 1 if whole else np.finfo(dtype).nmant + 1) - SPARE_BITS)
+            top = 2 ** ((np.iinfo(dtype).bits - 1 if whole else limits.nmant + 1) - SPARE_BITS)
             elements = [(-1) ** number * (top - number % (top // 2) * 2 - 1) for number in range(64)]
         case "tiny":
-            least = np.finfo(dtype).smallest_subnormal
-            elements = [number * least for number in range(-24, 25) if number]
+            least = float(limits.smallest_subnormal)
+            elements = [number * least for number in range(-12, 13) if number]
         case "limits":
             elements = [1, 2, -3, -0.0, np.nan, np.inf, -np.inf]
         case "cancelling":
-            big = 2.0 ** (np.finfo(dtype).nmant + 2)
+            big = 2.0 ** (limits.nmant + 2)
             elements = [1, big, -big, 1 / big, -1 / big, 3, -1, 0]
         case "random":
             elements = np.random.default_rng(0).standard_normal(256)
+        case "wide":
+            powers = np.arange(limits.minexp // 2, limits.maxexp // 2)
+            elements = np.random.default_rng(1).standard_normal(256) * 2.0 ** np.resize(powers, 256)
         case "special":
-            limits = np.finfo(dtype)
-            least = limits.smallest_subnormal
-            elements = [1, -0.0, np.nan, np.inf, -np.inf, least, -least, limits.max, -np.nan, 0]
+            least = float(limits.smallest_subnormal)
+            elements = [1, -0.0, np.nan, np.inf, -np.inf, least, -least, float(limits.max), -np.nan, 0]
         case _:
-            raise UsageError(f"values={values!r}: one of exact, full, tiny, limits, cancelling, random, special, "
+            raise UsageError(f"values={values!r}: one of exact, full, tiny, limits, cancelling, random, wide, special, "
                              "symbols")
     return np.array(elements, dtype)
+
+
+def rounding_of(dtype: str) -> float:
+    """The greatest relative error of one rounding.
+
+    >>> rounding_of("bfloat16") == 2.0**-8
+    True
+    """
+    return float(ml_dtypes.finfo(dtype).eps) / 2  # type: ignore[no-untyped-call]
 
 
 def same_numbers(have: Array, due: Array, *, payloads: bool) -> bool:
@@ -78,6 +92,6 @@ def same_numbers(have: Array, due: Array, *, payloads: bool) -> bool:
     """
     if have.dtype != due.dtype or have.shape != due.shape:
         return False
-    if payloads or have.dtype.kind != "f":
+    if payloads or have.dtype.name not in FLOATS:
         return have.tobytes() == due.tobytes()
     return with_one_nan(have.copy()).tobytes() == with_one_nan(due.copy()).tobytes()
