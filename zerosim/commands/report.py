@@ -28,7 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs."""
+    """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs.
+
+    Outcomes may be of another version, or edited: what the views do not find in them is their fault.
+    """
+    try:
+        return show(arguments)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        files = " or ".join(filter(None, (arguments.outcome, arguments.other)))
+        raise UsageError(f"{files} is not an outcome of this version's zerosim run: {type(error).__name__}: "
+                         f"{' '.join(str(error).split())[:200]}; write one with --json FILE") from error
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Show the outcomes as the flags say; 0."""
     runs = [run_in(name) for name in (arguments.outcome, arguments.other) if name]
     if len(runs) > 1:
         runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]

@@ -9,7 +9,7 @@ so all ranks come to the same end without a leader.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypedDict, Unpack
@@ -35,7 +35,7 @@ from zerosim.proofs.example import Example
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
-from zerosim.proofs.values import same_numbers
+from zerosim.proofs.values import DTYPES, FLOATS, same_numbers
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -234,6 +234,8 @@ class Law:
         )
         try:
             controlled(given(self.examples(examined))(attempt))()
+            for x in self.sure_examples(examined):
+                attempt(x)
         except (LawBroken, Stranded) as broken:
             smallest, x = found[-1], found[-1].example
             proof = prove(examined.subject, x.size)
@@ -251,6 +253,15 @@ class Law:
             ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
             values=values, even=subject.even, rooted=subject.kind.rooted,
             reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
+
+    def sure_examples(self, examined: Examined) -> Iterator[Example]:
+        """An example of every kind of values in every dtype, none of which is left to chance."""
+        subject, comm = examined.subject, examined.comm
+        sizes = [comm.size] if comm else [size for size in (3, 2, 4, 1) if subject.serves(size)][:1]
+        for size in sizes:
+            for kind in self.values if len(self.values) > 1 else ():
+                for dtype in () if kind == "symbols" else DTYPES.get(kind, FLOATS):
+                    yield Example(strategies.in_turn(size, 8 * size, dtype, kind))
 
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""

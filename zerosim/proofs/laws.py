@@ -212,7 +212,8 @@ def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keyw
     >>> from zerosim.collectives import ring
     >>> check(ring.all_gather, examples=20)  # doctest: +NORMALIZE_WHITESPACE
     ['all_gather_is_broadcast_after_gather', 'is_linear', 'every_rank_holds_the_same_bytes',
-     'has_the_same_bytes_at_another_time', 'sends_no_fewer_bytes_than_any_can', 'sends_the_declared_bytes', 'sends_the_declared_messages', 'works_when_sends_wait']
+     'has_the_same_bytes_at_another_time', 'sends_no_fewer_bytes_than_any_can', 'sends_the_declared_bytes',
+     'sends_the_declared_messages', 'works_when_sends_wait']
 
     Raises `LawBroken` for the first law that does not hold, `UsageError` if neither the name nor `collective` says
     which collective the function is.
