@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -205,6 +206,47 @@ def test_users_code_that_calls_exit_has_proved_nothing(command, code, capsys):
     printed = capsys.readouterr()
     assert "sys.exit(0)" in printed.out + printed.err
     assert "Traceback" not in printed.out + printed.err
+
+
+ENDS = """
+import atexit, os, threading
+def all_gather(comm, chunks):
+    if comm.rank == 1:
+        os._exit(0)
+threading.Thread(target=threading.Barrier({parties}).wait).start()
+atexit.register(os._exit, {code})
+def gather(comm, chunks, root):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("name", "parties", "status", "code", "words"), [
+    ("all_gather", 1, 0, 3, "a part has called os._exit(0), so there is no verdict"),
+    ("gather", 1, 0, 1, "a part has called os._exit(0)"), ("gather", 1, 5, 5, ""),
+    ("gather", 2, 0, 3, "Thread-1 (wait) has not ended 0.5 s after the command"),
+])
+def test_a_part_cannot_end_a_command_without_its_verdict(name, parties, status, code, words):
+    Path("mine.py").write_text(ENDS.format(parties=parties, code=status))
+    program = ("import sys; from zerosim.commands import cli, ends; ends.END_SECONDS = 0.5; "
+               "sys.exit(ends.ended(cli.main))")
+    done = subprocess.run([sys.executable, "-c", program, "prove", f"mine.py:{name}"], check=False, text=True,
+                          capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, f"zerosim: {words}\n" if words else "")
+
+
+def test_sigterm_is_one_line_and_a_folder_of_checkpoints_is_locked_while_its_run_lives(capsys):
+    saving = ["--checkpoint", "kept", "--every", "10000", "--set", "parallel.stages=['ddp']"]
+    with subprocess.Popen([sys.executable, "-m", "zerosim", *QUIET, *saving, "--set", "train.steps=100000"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        while not Path("kept/ddp").is_dir() and running.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        assert main([*QUIET, *saving]) == 2
+        assert "another run saves in kept/ddp; wait until it ends, or save elsewhere" in capsys.readouterr().err
+        running.terminate()
+        assert running.communicate(timeout=60)[1] == "zerosim: ended by SIGTERM\n"
+    assert running.returncode == 128 + signal.SIGTERM
+    assert main([*QUIET, *saving]) == 0
 
 
 # Writing

@@ -1,6 +1,7 @@
 """What each command refuses: exit code 2 and one line with what was found, what is allowed, and how to mend it."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from tests.commands.small import SMALL
 from zerosim.commands.cli import main
+from zerosim.core import files
 
 REFUSALS = {
     "": {
@@ -33,6 +35,14 @@ REFUSALS = {
         "small.toml --set data.source=no.npz": "no.npz",
         "small.toml --json no/such.json": "no/such.json",
         "small.toml --json folder": "folder",
+        f"small.toml --json {'x' * 256}": "file name too long; name a file in a folder that exists",
+        "small.toml --json pipe": "cannot write 'pipe': it is a pipe, which may have no reader",
+        "pipe": "pipe:1:1: nobody has written to this pipe for 0.1 s",
+        "small.toml --set data.source=pipe": "it is a pipe, not a file",
+        "small.toml --set data.source=missing.csv --set data.target=b": "column 'b', row 3 is missing; fill it in",
+        "small.toml --set variant=[{}] --set parallel.stages=['ddp']": "stages does nothing beside [[variant]]",
+        "small.toml --set check.mfu=[0.3]": "check.mfu must be an array of length 2",
+        "small.toml --set data.source=deep.npz": "it cannot be read as .npz",
         "small.toml --weights -": "only --json writes to standard output",
         "small.toml --resume no_such": "no_such",
         "small.toml --resume small.toml": "small.toml",
@@ -72,6 +82,13 @@ def here(tmp_path, monkeypatch):
     Path("hello.toml").write_text("hello")
     Path("mine.py").write_text("def all_gather(comm, chunks): raise NotImplementedError\n")
     Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
+    Path("missing.csv").write_text("a,b\n1,2.5\n2,\n3,1.5\n")
+    head = b"(" * 3000 + b"\n"
+    with zipfile.ZipFile("deep.npz", "w") as deep:
+        deep.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head)
+        deep.writestr("y.npy", b"")
+    os.mkfifo("pipe")
+    monkeypatch.setattr(files, "PIPE_SECONDS", 0.1)
     os.mkdir("folder")
     x = np.zeros((6, 3))
     np.savez("label.npz", x=x, y=np.array([0, 1, 2, 0, -1, 2]))

@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     try:
         return show(arguments)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         files = " or ".join(filter(None, (arguments.outcome, arguments.other)))
         raise UsageError(f"{files} is not an outcome of this version's zerosim run: {type(error).__name__}: "
                          f"{' '.join(str(error).split())[:200]}; write one with --json FILE") from error
