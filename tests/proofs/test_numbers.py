@@ -181,6 +181,15 @@ def test_a_collective_that_is_wrong_on_long_vectors_is_not_proved(capsys):
     assert "test_numbers.py:long_all_reduce --ranks 3 --elements 101" in capsys.readouterr().out
 
 
+def test_shards_of_unequal_length_are_tried_where_they_are_asked_for():
+    def all_gather_of_equal_shards(comm, shard):
+        return np.concatenate(of_everyone(comm, shard))
+
+    examined = subject(all_gather_of_equal_shards)
+    assert prove(examined, 3).holds
+    assert "sent 1 × object to rank 0, which receives it into 3" in prove(examined, 3, [7]).faults[0].what
+
+
 def test_blocks_of_equal_length_refuse_other_elements():
     with pytest.raises(UsageError, match="has blocks of equal length, and is asked for 7 on 2 ranks; give a multip"):
         zs.prove("direct.all_to_all", ranks=2, elements=[7])

@@ -179,7 +179,7 @@ def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | 
         raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, asked))}; give different numbers "
                          "of ranks")
     uneven = [f"{count} on {size} ranks" for size in served for count in elements or () if count % size]
-    if subject.even and uneven:
+    if subject.kind.displacing and uneven:
         raise UsageError(f"{subject.name} has blocks of equal length, and is asked for {uneven[0]}; give a multiple")
     proofs: list[Proof] = []
     for size in served:

@@ -152,7 +152,7 @@ def proved_properties(proof: Proof) -> list[str]:
     kind, order = proof.subject.kind, proof.order
     lengths = ", ".join(map(str, sorted(proof.lengths)))
     roots = ", from every root" if kind.rooted and proof.size <= 16 else ""
-    even = " in equal chunks" * proof.subject.even
+    even = " in equal chunks" * (proof.subject.even and not any(count % proof.size for count in proof.lengths))
     tried = f"with {lengths} elements{even}{roots}, also when sends wait for their receivers"
     if not kind.reducing:
         return ["every contribution arrives at its place", "nothing else does", tried]
