@@ -9,7 +9,7 @@ from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Empty, Operation, Shape, refuse
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, join_heads, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
-from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
+from zerosim.autograd.operations.elementwise import add, gelu, gelu_exact, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
@@ -51,8 +51,8 @@ __all__ = [
     "OPERATIONS", "Batch", "Communicator", "Cut", "Direction", "Empty", "Exchange", "Layer", "Operation",
     "Parameter", "Replica", "Shape", "TapeCollective", "Task", "Variable", "Weights", "add", "add_bias", "affine",
     "all_to_all", "causal_attention", "causal_self_attention", "collective", "constant", "copy_to", "dropout",
-    "embedding", "gather_from", "gather_rows", "gelu", "join_from", "join_heads", "layer_norm", "left", "linear",
-    "matmul", "model", "multiply", "normal", "one_hot", "optimizer", "own_rows", "positions", "queue_slots",
+    "embedding", "gather_from", "gather_rows", "gelu", "gelu_exact", "join_from", "join_heads", "layer_norm", "left",
+    "linear", "matmul", "model", "multiply", "normal", "one_hot", "optimizer", "own_rows", "positions", "queue_slots",
     "reduce_from", "refuse", "relu", "reshape", "right", "ring_attention", "ring_self_attention", "rms_norm",
     "rotary", "scale", "scatter_rows", "scatter_sum_to", "scatter_to", "shift", "sigmoid", "silu", "softmax",
     "stage", "take_along", "tanh", "top_indices", "top_k", "transpose", "uniform",

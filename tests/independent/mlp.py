@@ -157,8 +157,23 @@ def gelu_backward(u, x):
     return u * s
 
 
-FORWARD = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh, "gelu": gelu}
-BACKWARD = {"relu": lambda u, y: u * (y > 0.0), "tanh": lambda u, y: u * (1.0 - np.square(y)), "gelu": gelu_backward}
+def erf(x):
+    return np.array([math.erf(v) for v in (x * math.sqrt(0.5)).ravel().tolist()], x.dtype).reshape(x.shape)
+
+
+def gelu_exact(x):
+    return (erf(x) + 1.0) * x * 0.5
+
+
+def gelu_exact_backward(u, x):
+    bell = np.exp(np.square(x) * -0.5) * x * (1.0 / math.sqrt(2.0 * math.pi))
+    return ((erf(x) + 1.0) * 0.5 + bell) * u
+
+
+FORWARD = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh, "gelu": gelu,
+           "gelu_exact": gelu_exact}
+BACKWARD = {"relu": lambda u, y: u * (y > 0.0), "tanh": lambda u, y: u * (1.0 - np.square(y)), "gelu": gelu_backward,
+            "gelu_exact": gelu_exact_backward}
 
 
 def cross_entropy(o, labels, samples):
@@ -198,7 +213,7 @@ def contribution(keys, layers, x, targets, scale):
         x = rounded(linear(wide(x), wide(rounded(w.computed)), wide(rounded(b.computed))))
         if i < last:
             before, x = x, rounded(FORWARD[keys.activation](wide(x)))
-            activation_keeps.append(before if keys.activation == "gelu" else x)
+            activation_keeps.append(before if keys.activation.startswith("gelu") else x)
 
     criterion = cross_entropy if targets.dtype == np.int64 else mean_squared_error
     loss, u = criterion(wide(x.astype(keys.output)), targets, keys.micro_batches * keys.micro_batch)

@@ -71,7 +71,9 @@ class Tape:
         return self.give(forward(*arrays), values, lambda u: backward(u, *arrays))
 
     def gelu(self, x):
-        return self.pointwise(independent.gelu, lambda u, x: [independent.gelu_backward(u, x)], x)
+        name = "gelu" if self.keys.gelu == "tanh" else "gelu_exact"
+        return self.pointwise(getattr(independent, name),
+                              lambda u, x: [getattr(independent, f"{name}_backward")(u, x)], x)
 
     def silu(self, x):
         return self.pointwise(by_page.silu, lambda u, x: [by_page.silu_backward(u, x)], x)
@@ -95,8 +97,9 @@ class Tape:
         """ln with a bias, rms without."""
         forward, backward = ((by_page.ln, by_page.ln_backward) if len(parameters) > 1 else
                              (by_page.rms, by_page.rms_backward))
-        return self.pointwise(
-            forward, lambda u, x, w, *_: backward(u, x, w), *self.cast(F32, x, *parameters))
+        epsilon = self.keys.norm_epsilon
+        return self.pointwise(lambda *arrays: forward(*arrays, epsilon), lambda u, x, w, *_: backward(u, x, w, epsilon),
+                              *self.cast(F32, x, *parameters))
 
     def softmax(self, x):
         (x,) = self.cast(F32, x)

@@ -43,7 +43,7 @@ def contribution(keys, places, axes, x, targets):
             xs = each(lambda x, w, b: np.matmul(x, w.T) + b, xs, weights[i], biases[i])
         if i < len(axes) - 1:
             before, xs = xs, each(FORWARD[keys.activation], xs)
-            kept.append(before if keys.activation == "gelu" else xs)
+            kept.append(before if keys.activation.startswith("gelu") else xs)
     loss, u = cross_entropy(xs[0].astype(keys.wide), targets, keys.micro_batches * keys.micro_batch)
     us = [u.astype(keys.products)] * len(places)
     for i in range(len(axes) - 1, -1, -1):

@@ -19,7 +19,7 @@ from zerosim.stages.optimizers import OPTIMIZERS
 
 # Every value of every key that decides bits, or should not
 VALUES = {
-    "activation": ["relu", "tanh", "gelu"],
+    "activation": ["relu", "tanh", "gelu", "gelu_exact"],
     "optimizer": ["sgd", "momentum", "adam", "adamw"],
     "precision": ["fp32", "fp16", "bf16", "fp64"],
     "order": ["ring", "rank", "tree", "exact"],
@@ -55,6 +55,7 @@ CASES = {
     "epochs": {"micro_batch": 9, "seed": 5, "steps": 4},
     "tanh": {"activation": "tanh", "data": "outputs", "ranks": 3, "micro_batches": 6},
     "gelu": {"activation": "gelu", "data": "one output", "optimizer": "momentum", "momentum": 0.7},
+    "gelu_exact": {"activation": "gelu_exact", "precision": "bf16", "hidden": [32, 8]},
     "gelu, digits": {"activation": "gelu", "data": "digits", "hidden": [32, 32], "micro_batch": 16, "units": "model"},
     "sgd": {"optimizer": "sgd", "warmup_steps": 1, "weight_decay": 0.1},
     "adam": {"betas": [0.7, 0.95], "epsilon": 1e-3, "weight_decay": 0.05},

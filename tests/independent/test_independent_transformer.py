@@ -109,6 +109,8 @@ UNEVEN = {"source": "uneven.py:uneven", "sequence": 6, "vocabulary": 0}
 CASES = {
     "gpt2": {},
     "llama": {"architecture": "llama"},
+    "another epsilon": {"architecture": "llama", "norm_epsilon": 1e-3},
+    "exact gelu": {"gelu": "exact", "norm_epsilon": 0.0, "precision": "bf16"},
     "initial": {"steps": 0, "layers": 2},
     "one token": {"sequence": 1, "micro_batch": 1},
     "one number a head": {"width": 3, "heads": 3},
@@ -136,7 +138,7 @@ CASES = {
     "latent, one great step": LATENT | {"learning_rate": 1e5, "steps": 1, "optimizer": "sgd"},
     "latent, no latent query": LATENT | {"query_latent": 0, "precision": "fp16", "dropout": 0.1},
     "latent, autocast": LATENT | {"autocast": "bf16", "tied_embeddings": True},
-    "mixture": MIXTURE,
+    "mixture": MIXTURE | {"gelu": "exact"},
     "mixture, llama": MIXTURE | {"architecture": "llama", "shared_inner": 5, "dense_layers": 1},
     "mixture, runs of three": MIXTURE | UNEVEN | {"queue_tokens": 3, "sequence": 6, "experts_per_token": 3},
     "mixture, bf16": MIXTURE | {"precision": "bf16", "shared_inner": 5, "capacity_factor": 0.5},
@@ -276,7 +278,7 @@ FAULTS = {
     "rotary is not turned back": (
         "llama", transformer, "turned", lambda x, heads, *, back=False, turned=transformer.turned: turned(x, heads)),
     "no epsilon": (
-        "gpt2", transformer, "scale", lambda x: 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))),
+        "gpt2", transformer, "scale", lambda x, _: 1.0 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True))),
     "keys shared by others": ("three heads to a key", transformer, "by_heads", by_heads_of_neighbours_mixed),
     "gelu is silu": ("gpt2", independent, "gelu", transformer.silu),
     "a product under autocast has 32 bits": ("autocast", tape.Tape, "linear", lambda t, x, w: t.pointwise(

@@ -12,7 +12,7 @@ DEFAULTS = {
     "architecture": "gpt2", "layers": 2, "width": 64, "heads": 4, "key_value_heads": 0, "head_size": 0, "inner": 0,
     "dropout": 0, "kind": "transformer", "latent": 0, "query_latent": 0, "rotary_size": 0, "experts": 4,
     "experts_per_token": 1, "capacity_factor": 1.25, "queue_tokens": 0, "shared_inner": 0, "dense_layers": 0,
-    "dense_inner": 0,
+    "dense_inner": 0, "norm_epsilon": 1e-5, "gelu": "tanh",
 }
 
 # Parameters
@@ -128,29 +128,29 @@ def project_backward(u, x, w):
     return np.matmul(rows(u), w).reshape(x.shape), dw
 
 
-def scale(x):
+def scale(x, epsilon):
     r = np.mean(np.square(x), axis=-1, keepdims=True)
-    r += 1e-5
+    r += epsilon
     r = np.sqrt(r)
     return 1.0 / r
 
 
-def centred(x):
+def centred(x, epsilon):
     """x̂ and r of ln."""
     hat = x - np.mean(x, axis=-1, keepdims=True)
-    r = scale(hat)
+    r = scale(hat, epsilon)
     hat *= r
     return hat, r
 
 
-def ln(x, w, b):
-    y = centred(x)[0] * w
+def ln(x, w, b, epsilon):
+    y = centred(x, epsilon)[0] * w
     y += b
     return y
 
 
-def rms(x, w):
-    return x * scale(x) * w
+def rms(x, w, epsilon):
+    return x * scale(x, epsilon) * w
 
 
 def norm_backward(u, w, hat, r, *, centre):
@@ -165,13 +165,13 @@ def norm_backward(u, w, hat, r, *, centre):
     return g, dw
 
 
-def ln_backward(u, x, w):
+def ln_backward(u, x, w, epsilon):
     """dx, dw, db."""
-    return *norm_backward(u, w, *centred(x), centre=True), np.sum(rows(u), axis=0)
+    return *norm_backward(u, w, *centred(x, epsilon), centre=True), np.sum(rows(u), axis=0)
 
 
-def rms_backward(u, x, w):
-    r = scale(x)
+def rms_backward(u, x, w, epsilon):
+    r = scale(x, epsilon)
     return norm_backward(u, w, x * r, r, centre=False)
 
 

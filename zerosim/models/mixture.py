@@ -34,7 +34,7 @@ from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operations.attention import softmax
-from zerosim.autograd.operations.elementwise import gelu, silu
+from zerosim.autograd.operations.elementwise import GELUS, silu
 from zerosim.autograd.operations.linear import linear, matmul
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
@@ -95,9 +95,9 @@ class MixtureShape:
         return min(math.ceil(self.capacity_factor * even), self.served_together)
 
 
-PERCEPTRONS: dict[str, tuple[tuple[str, ...], Callable[[Weights, Variable], Variable]]] = {
-    "gpt2": (("inner",), lambda w, queues: gelu(matmul(queues, w["inner"]))),
-    "llama": (("gate", "inner"), lambda w, queues: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"])),
+PERCEPTRONS: dict[str, tuple[tuple[str, ...], Callable[[Weights, Variable, TransformerShape], Variable]]] = {
+    "gpt2": (("inner",), lambda w, queues, s: GELUS[s.gelu](matmul(queues, w["inner"]))),
+    "llama": (("gate", "inner"), lambda w, queues, _: silu(matmul(queues, w["gate"])) * matmul(queues, w["inner"])),
 }
 """An architecture's experts up to their second product, of queues (experts, rows, width), an array (experts, rows,
 inner), with the names of their weights."""
@@ -126,7 +126,7 @@ def routed(w: Weights, x: Variable, m: MixtureShape) -> Variable:
     chances, chosen = top_k(softmax(linear(rows, of_pieces(w["router.weight"], m.transformer.parallel))), count)
     slots = queue_slots(chosen, queues=m.experts, capacity=m.capacity, sequences=runs)
     queues = to_experts(scatter_rows(rows, slots, count=m.experts * runs * m.capacity), m)
-    served = from_experts(matmul(experts(w, queues), w["outer"]), m)
+    served = from_experts(matmul(experts(w, queues, m.transformer), w["outer"]), m)
     weighed = matmul(reshape(chances, shape=(samples * tokens, 1, count)), gather_rows(served, slots))
     return reshape(weighed, shape=(samples, tokens, d))
 

@@ -23,10 +23,10 @@ from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.attention import join_heads, rotary
 from zerosim.autograd.operations.dropout import dropout
-from zerosim.autograd.operations.elementwise import gelu, silu
+from zerosim.autograd.operations.elementwise import GELUS, silu
 from zerosim.autograd.operations.embedding import embedding, positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear
-from zerosim.autograd.operations.normalization import layer_norm, rms_norm
+from zerosim.autograd.operations.normalization import EPSILON, layer_norm, rms_norm
 from zerosim.autograd.operations.routing import gather_rows
 from zerosim.autograd.tape_collectives import Direction, join_from, own_rows, own_samples, reduce_from, scatter_to
 from zerosim.core.errors import ZerosimError
@@ -70,6 +70,9 @@ class TransformerShape:
     """The further numbers of each query, and of the heads' shared key, that positions turn; 0 without a latent."""
     beside: tuple[int, ...] = ()
     """The parameters of a block that no operation reads, and further ones of a block with experts."""
+    norm_epsilon: float = EPSILON
+    gelu: str = "tanh"
+    """The form of GPT-2's activation, a key of `GELUS`."""
 
     @property
     def head_size(self) -> int:
@@ -155,7 +158,8 @@ def attended(w: Weights, x: Variable, s: TransformerShape) -> Variable:
 
 def normed(w: Weights, x: Variable, name: str, s: TransformerShape) -> Variable:
     family = FAMILIES[s.family]
-    return family.norm(x, *(of_pieces(w[f"{name}.{weight}"], s.parallel) for weight in family.norm_weights))
+    weights = (of_pieces(w[f"{name}.{weight}"], s.parallel) for weight in family.norm_weights)
+    return family.norm(x, *weights, epsilon=s.norm_epsilon)
 
 
 def head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
@@ -166,7 +170,8 @@ def head(w: Weights, x: Variable, s: TransformerShape) -> Variable:
         x = column_input(normed(w, x, family.norms[2], s), parallel)
     else:
         x = join_from(x, group=parallel.tensor, axis=SEQUENCE) if parallel.sequence else x
-        x = family.norm(x, *(w[f"{family.norms[2]}.{weight}"] for weight in family.norm_weights))
+        weights = (w[f"{family.norms[2]}.{weight}"] for weight in family.norm_weights)
+        x = family.norm(x, *weights, epsilon=s.norm_epsilon)
     return linear(x, w[family.tokens if s.tied_embeddings else "lm_head.weight"])
 
 
@@ -185,7 +190,7 @@ def gpt2_attention(w: Weights, h: Variable, s: TransformerShape) -> Variable:
 
 
 def gpt2_perceptron(w: Weights, x: Variable, s: TransformerShape) -> Variable:
-    h = gelu(affine(column_input(x, s.parallel), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
+    h = GELUS[s.gelu](affine(column_input(x, s.parallel), w["mlp.c_fc.weight"], w["mlp.c_fc.bias"]))
     return gpt2_projection(w, h, "mlp.c_proj", s)
 
 
@@ -295,6 +300,8 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         query_latent=settings.query_latent,
         rotary_size=settings.rotary_size,
         beside=settings.beside,
+        norm_epsilon=settings.norm_epsilon,
+        gelu=settings.gelu,
     )
 
 
@@ -315,6 +322,8 @@ def problem(s: TransformerShape) -> tuple[str, str] | None:
         return wrong
     if s.dropout and not (s.parallel.tensor.alone and s.parallel.context.alone):
         return "dropout", "dropout is drawn for whole arrays, and these ranks have pieces of them; set it to 0"
+    if s.family == "llama" and s.gelu != "tanh":
+        return "gelu", "Llama's blocks have SiLU and no GELU; leave the key out"
     latent = s.latent or s.query_latent or s.rotary_size
     if latent and not s.latent:
         return "latent", "queries have a latent and numbers for positions only beside that of keys; set it above 0"
@@ -436,7 +445,7 @@ FAMILIES = {
 }
 SIZES = (
     "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-    "latent", "query_latent", "rotary_size", "tied_embeddings", "beside")
+    "latent", "query_latent", "rotary_size", "tied_embeddings", "norm_epsilon", "gelu", "beside")
 """The keys of sizes and of what layers share; three are those of latent attention."""
 
 KIND = ModelKind(

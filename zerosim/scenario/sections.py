@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.operations.elementwise import ACTIVATIONS, GELUS
+from zerosim.autograd.operations.normalization import EPSILON
 from zerosim.autograd.selection import SELECTIONS
 from zerosim.collectives.own import SERVING, as_collective
 from zerosim.core.orders import ORDERS
@@ -138,6 +139,8 @@ class ModelKeys(Section):
     vocabulary: Size = 0
     sequence: Size = 0
     tied_embeddings: bool = False
+    norm_epsilon: Number = EPSILON
+    gelu: Annotated[str, one_of(GELUS)] = "tanh"
     dropout: Portion = 0.0
     experts: Heads = 4
     experts_per_token: Heads = 1

@@ -114,6 +114,7 @@ def tanh_gradient(y: Array, upstream: Array, gradient: Array, slope: Array) -> N
 
 ROOT = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
+ERF = np.frompyfunc(math.erf, 1, 1)
 
 
 def gelu_of(x: Array, y: Array) -> None:
@@ -144,6 +145,35 @@ def gelu_gradient(x: Array, upstream: Array, gradient: Array, t: Array, slope: A
     slope += 1.0
     slope *= 0.5
     np.multiply(upstream, slope, out=gradient)
+
+
+def gelu_exact_of(x: Array, y: Array) -> None:
+    """y = ½ x (1 + erf(x/√2)), of any shape: the definition of GELU, and PyTorch's default. `math.erf` computes it
+    number by number, which takes about 80 ns each.
+
+    >>> gelu_exact.forward(np.array([-9.0, 0.0, 1.0]), empty=np.empty).round(6) + 0.0
+    array([0.      , 0.      , 0.841345])
+    """
+    np.multiply(x, math.sqrt(0.5), out=y)
+    ERF(y, out=y, casting="unsafe")
+    y += 1.0
+    y *= x
+    y *= 0.5
+
+
+def gelu_exact_gradient(x: Array, upstream: Array, gradient: Array, bell: Array) -> None:
+    """∂L/∂x = upstream (½ (1 + erf(x/√2)) + x exp(−½ x²) / √(2π))."""
+    np.square(x, out=bell)
+    bell *= -0.5
+    np.exp(bell, out=bell)
+    bell *= x
+    bell *= 1.0 / math.sqrt(2.0 * math.pi)
+    np.multiply(x, math.sqrt(0.5), out=gradient)
+    ERF(gradient, out=gradient, casting="unsafe")
+    gradient += 1.0
+    gradient *= 0.5
+    gradient += bell
+    gradient *= upstream
 
 
 def gelu_tanh(x: Array, out: Array) -> None:
@@ -202,7 +232,9 @@ scale = Operation(scale_forward, scale_backward)
 relu = in_pieces(relu_of, relu_gradient, reads="y")
 tanh = in_pieces(tanh_of, tanh_gradient, reads="y", work=1)
 gelu = in_pieces(gelu_of, gelu_gradient, reads="x", work=2)
+gelu_exact = in_pieces(gelu_exact_of, gelu_exact_gradient, reads="x", work=1)
 sigmoid = in_pieces(sigmoid_of, sigmoid_gradient, reads="y", work=1)
 silu = in_pieces(silu_of, silu_gradient, reads="x", work=2)
 
-ACTIVATIONS = {"relu": relu, "tanh": tanh, "gelu": gelu}
+ACTIVATIONS = {"relu": relu, "tanh": tanh, "gelu": gelu, "gelu_exact": gelu_exact}
+GELUS = {"tanh": gelu, "exact": gelu_exact}

@@ -12,7 +12,7 @@ import numpy as np
 from zerosim.autograd.operation import Operation
 from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, join_heads, rotary, softmax
 from zerosim.autograd.operations.dropout import dropout
-from zerosim.autograd.operations.elementwise import add, gelu, multiply, relu, scale, sigmoid, silu, tanh
+from zerosim.autograd.operations.elementwise import add, gelu, gelu_exact, multiply, relu, scale, sigmoid, silu, tanh
 from zerosim.autograd.operations.embedding import embedding, positions
 from zerosim.autograd.operations.linear import add_bias, affine, linear, matmul
 from zerosim.autograd.operations.normalization import layer_norm, rms_norm
@@ -30,9 +30,9 @@ OperationExample = Sequence[Any]
 """A shape for each input, or an array of integers; the settings last, if there are any, in a dict."""
 
 OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (
-    linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, silu, softmax, layer_norm,
-    rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, join_heads, dropout, reshape,
-    transpose, top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
+    linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, gelu_exact, silu, softmax,
+    layer_norm, rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, join_heads, dropout,
+    reshape, transpose, top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
 )}
 """The public operations, by name."""
 
@@ -47,7 +47,7 @@ EXAMPLES: Mapping[str, OperationExample] = {
     "add": ((4, 16), (4, 16)),
     "multiply": ((4, 16), (4, 16)),
     "scale": ((4, 16), {"factor": 0.5}),
-    **dict.fromkeys(("relu", "tanh", "sigmoid", "gelu", "silu", "softmax"), ((4, 16),)),
+    **dict.fromkeys(("relu", "tanh", "sigmoid", "gelu", "gelu_exact", "silu", "softmax"), ((4, 16),)),
     "layer_norm": ((4, 16), (16,), (16,)),
     "rms_norm": ((4, 16), (16,)),
     "embedding": (TOKENS, (5, 8)),
