@@ -179,6 +179,7 @@ KITS = {
     "elementwise.relu": number_by_number(independent.FORWARD["relu"]),
     "elementwise.tanh": number_by_number(np.tanh),
     "elementwise.gelu": number_by_number(independent.gelu),
+    "elementwise.gelu_exact": number_by_number(independent.gelu_exact),
     "elementwise.silu": number_by_number(by_docs.silu),
     "attention.softmax": Kit(
         cases(lambda *shape: {"x": shape}, few, few, few), lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True),

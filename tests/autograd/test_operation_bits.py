@@ -54,6 +54,7 @@ CASES = {
     "sigmoid": ("elementwise.sigmoid", [CUBE], {}, of_numbers(lambda u, y: u * ((1.0 - y) * y), of_y=True)),
     "scale": ("elementwise.scale", [CUBE], {"factor": -0.3}, of_numbers(lambda u, x: u * x.dtype.type(-0.3))),
     "gelu": ("elementwise.gelu", [CUBE], {}, of_numbers(independent.gelu_backward)),
+    "gelu, exact": ("elementwise.gelu_exact", [CUBE], {}, of_numbers(independent.gelu_exact_backward)),
     "silu": ("elementwise.silu", [CUBE], {}, of_numbers(other.silu_backward)),
     "multiply": ("elementwise.multiply", [CUBE, CUBE], {}, by_name("x other", lambda u, x, y: (u * y, u * x))),
     "linear": ("linear.linear", [(7, 5), (4, 5), (4,)], {}, by_name(

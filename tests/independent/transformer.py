@@ -128,14 +128,14 @@ def project_backward(u, x, w):
     return np.matmul(rows(u), w).reshape(x.shape), dw
 
 
-def scale(x, epsilon):
+def scale(x, epsilon=1e-5):
     r = np.mean(np.square(x), axis=-1, keepdims=True)
     r += epsilon
     r = np.sqrt(r)
     return 1.0 / r
 
 
-def centred(x, epsilon):
+def centred(x, epsilon=1e-5):
     """x̂ and r of ln."""
     hat = x - np.mean(x, axis=-1, keepdims=True)
     r = scale(hat, epsilon)
@@ -143,13 +143,13 @@ def centred(x, epsilon):
     return hat, r
 
 
-def ln(x, w, b, epsilon):
+def ln(x, w, b, epsilon=1e-5):
     y = centred(x, epsilon)[0] * w
     y += b
     return y
 
 
-def rms(x, w, epsilon):
+def rms(x, w, epsilon=1e-5):
     return x * scale(x, epsilon) * w
 
 
@@ -165,12 +165,12 @@ def norm_backward(u, w, hat, r, *, centre):
     return g, dw
 
 
-def ln_backward(u, x, w, epsilon):
+def ln_backward(u, x, w, epsilon=1e-5):
     """dx, dw, db."""
     return *norm_backward(u, w, *centred(x, epsilon), centre=True), np.sum(rows(u), axis=0)
 
 
-def rms_backward(u, x, w, epsilon):
+def rms_backward(u, x, w, epsilon=1e-5):
     r = scale(x, epsilon)
     return norm_backward(u, w, x * r, r, centre=False)
 

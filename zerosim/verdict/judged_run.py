@@ -26,6 +26,7 @@ from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.one_function import refuse_unequal_splits
 from zerosim.training.program import Progress, Silent, measure
 from zerosim.verdict.addresses import fragmentation
+from zerosim.verdict.bounds import operations_between, peaks_between
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
 from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
@@ -58,6 +59,7 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
         formula_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
+        operations_between=operations_between(config),
         sent_otherwise=undeclared(config),
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,
         volume=volume(config),
@@ -107,6 +109,7 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
             for kind in MODEL_STATES},
         at_rest=at_rest | {"activations": (0, 0), "buffers": (0, copies or 0)} if config.steps_here > 0 else {},
         held_at_beginning=needed_at_beginning(config),
+        peak_between=peaks_between(config),
     )
 
 

@@ -94,6 +94,20 @@ def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
         for what, here, there in paired(ours, theirs, 0) if here != there), None)
 
 
+def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
+    """The operations of all ranks and the peaks that the papers' formulas do not allow, in words."""
+    for what, (least, most) in row.operations_between.items():
+        seen = sum(operations.get(what, 0) for operations in row.measured.operations)
+        if not least <= seen <= most:
+            yield (f"floating-point operations of {what} are beyond their bounds: {seen:,} of all ranks; the model's "
+                   f"sizes allow {span_words(least, most)}")
+    for measured, due in row.memory:
+        for kind, (least, most) in due.peak_between.items():
+            if not least <= (peak := measured.peak_bytes[kind]) <= most:
+                yield (f"memory is beyond its bounds at the peak: rank {measured.rank} holds {peak:,} B of {kind}; the "
+                       f"model's sizes allow {span_words(least, most)}")
+
+
 def grown(measured: RankMemory, ranks: int) -> str | None:
     """The growth of a process of up to `ranks` ranks beyond what a step may leave in it, in words."""
     if not measured.process_bytes:
@@ -134,6 +148,8 @@ class Judgement:
     """the first differing bytes, or `null`"""
     formula_operations: dict[str, int] = field(default_factory=dict)
     """the `operations` due of each rank; over a pipeline, of its ranks together"""
+    operations_between: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """floor and ceiling of the `operations` of all ranks together, from the model's sizes; `{}` for your own model"""
     volume: float = 0.0
     """bytes sent per rank and step by formula, the mean over ranks, in units of P (N−1)/N"""
 
@@ -285,6 +301,7 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
         if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in row.memory):
             yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
         yield from first_fault(mismeasured(*pair) for pair in row.memory)
+        yield from first_fault(out_of_bounds(row))
         yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
         yield from first_fault([row.schedule_fault])
     if row.measured.missed_faults:

@@ -5,12 +5,12 @@ K Ψ for the optimizer, divided by N if the stage shards them. Float32 accumulat
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from zerosim.core.allocation import Kind, Tier
-from zerosim.core.sharding import Mesh, owned, padded
+from zerosim.core.sharding import Mesh
 from zerosim.models.units import Model, Unit
 from zerosim.training.config import Config
 
@@ -51,7 +51,7 @@ def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
     parallel, resting, task = config.parallel, resting_bytes(config), config.model.task
     if parallel.prefetch or parallel.overlap:
         return {}
-    near = max((owned(unit.count, config.mesh).length for unit in config.model.units), default=0)
+    near = max((shard(unit.count, config.mesh) for unit in config.model.units), default=0)
     weights = resting.parameters + ("parameters" in config.on_host) * near * config.precision.weights.itemsize
     outputs = config.at_once * config.train.micro_batch * (task.inputs if task.tokens else 1) * task.outputs
     updating: dict[Kind, int] = {
@@ -78,7 +78,7 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
     second, once = resting["parameters"], config.secondary_of(0)
     if once and later_uses(config.model, unit) and tier == "device":
         copied = config.computing.weights.itemsize
-        resting["parameters"] = (second[0] + owned(unit.count, once).length * copied,
+        resting["parameters"] = (second[0] + shard(unit.count, once) * copied,
                                  second[1] + unit.count / once.group * copied)
     return resting
 
@@ -88,6 +88,17 @@ def later_uses(model: Model, unit: Unit) -> int:
     return (*model.forward_units, *model.backward_units).count(unit) - 1
 
 
+def shard(count: int, mesh: Mesh) -> int:
+    """The elements of a rank's shard of `count`, padding included: so many chunks of ceil(count / N) as there are
+    copies. It is stated here because the code that cuts a unit (`core/sharding.py`) must not say what it must cut.
+
+    >>> shard(10, Mesh(0, 4, 4)), shard(10, Mesh(0, 4, 2)), shard(10, Mesh(0, 4, 1))
+    (3, 6, 12)
+    """
+    return -(-count // mesh.size) * mesh.size // mesh.group
+
+
 def lengths(count: int, mesh: Mesh, *, sharded: bool) -> tuple[int, float]:
     """The number of elements that a rank keeps of `count`: with padding, and by the formula without it."""
-    return (owned(count, mesh).length, count / mesh.group) if sharded else (padded(count, mesh.size), count)
+    group = mesh.group if sharded else 1
+    return shard(count, replace(mesh, group=group)), count / group

@@ -19,14 +19,15 @@ from zerosim.collectives import ALGORITHMS, Algorithm, ring
 from zerosim.collectives.exact import EXPONENT_BYTES, LIMB_BYTES
 from zerosim.core.extents import Extent
 from zerosim.core.fixed_point import limbs
-from zerosim.core.sharding import Directions, Mesh, bounds, chunk_length, owned, padded
+from zerosim.core.sharding import Directions, Mesh
+from zerosim.core.wires import Format
 from zerosim.models.units import Unit
 from zerosim.observe.observed import Observed
 from zerosim.observe.traffic import Count
 from zerosim.training.config import Config
 from zerosim.training.groups import GroupOfRanks
 from zerosim.verdict.flows import Flow, LoneRank, disproved, flow
-from zerosim.verdict.resting import later_uses
+from zerosim.verdict.resting import later_uses, shard
 from zerosim.verdict.shapes import TapeCall, expected
 
 ON_THE_TAPE = {name: ALGORITHMS[f"{of}.{name}"] for name, of in {
@@ -58,8 +59,7 @@ class DueCall:
         """The messages of `rank` in each call, bucket by bucket: those of each part."""
         ranks, widest = len(self.ranks), max(element_bytes for _, element_bytes in self.parts)
         place, roots = self.ranks.index(rank), range(ranks) if self.rooted else (None,)
-        for piece in config.buckets.pieces(self.length, widest * (1 if self.rooted else ranks)):
-            count = piece.stop - piece.start
+        for count in bucket_lengths(config, self.length, widest * (1 if self.rooted else ranks)):
             for root in roots:
                 yield [flow(collective, ranks, place, count, element_bytes, root)
                        for collective, element_bytes in self.parts]
@@ -73,6 +73,24 @@ class DueCall:
         for parts in self.flows(config, rank):
             total += replace(sum((part.count(away) for part in parts), Count()), calls=1)
         return total.times(self.times)
+
+
+def bucket_lengths(config: Config, length: int, column_bytes: int) -> list[int]:
+    """The lengths of the calls, one a bucket, into which chunks of `length` are cut; an element of all has
+    `column_bytes`."""
+    most = max(config.parallel.bucket_bytes // column_bytes, 1) if config.parallel.bucket_bytes else max(length, 1)
+    whole, rest = divmod(length, most)
+    return [most] * whole + [rest] * (rest > 0 or not whole)
+
+
+def encoded_bytes(wire: Format, length: int) -> int:
+    """The bytes of `length` quantised elements: a float32 for each block, and 4 or 8 bits for each element.
+
+    >>> encoded_bytes(Format("int4", block=4), 10)
+    17
+    """
+    bits = 4 if wire.name == "int4" else 8
+    return 4 * (-(-length // wire.block) if wire.block else min(length, 1)) + -(-length * bits // 8)
 
 
 def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
@@ -90,11 +108,11 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
 
     def over(units: Iterable[Unit], share: Mesh = mesh) -> list[int]:
         """The lengths of the units' shards."""
-        return [owned(unit.count, share).length for unit in units]
+        return [shard(unit.count, share) for unit in units]
 
     for length in over(trained):
         terms = parts if codes is None or add is None else [(add, 1)]
-        sent = codes.encoded_bytes(length) if codes else length
+        sent = encoded_bytes(codes, length) if codes else length
         yield DueCall("reduce_scatter", terms, mesh.neighbours, sent, reductions, overlapped=overlap)
         if to_all:
             sums = config.wire if add is not None else config.summed
@@ -104,7 +122,7 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         for unit in trained:
             for half in (add, ring.all_gather):
                 yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
-                           chunk_length(unit.count, config.ranks), reductions, overlapped=overlap)
+                           -(-unit.count // config.ranks), reductions, overlapped=overlap)
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
@@ -115,7 +133,7 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     if stage.gathers:
         for length in over(gathered(config)):
             yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
-                       wire.encoded_bytes(length) if wire else length, passes, overlapped=prefetch)
+                       encoded_bytes(wire, length) if wire else length, passes, overlapped=prefetch)
     if copy is not None:
         for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
             yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
@@ -178,7 +196,8 @@ def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
     comm = LoneRank(places.index(place), len(places))
     group = GroupOfRanks(call.direction, Observed(comm))
     getattr(group, call.collective)(Extent(call.elements, f"u{call.itemsize}"), *call.args)
-    whole, lengths = range(comm.size), [stop - start for start, stop in bounds(call.elements, comm.size)]
+    whole, chunk = range(comm.size), -(-call.elements // comm.size)
+    lengths = [min(max(call.elements - place * chunk, 0), chunk) for place in whole]
     sent = [whole] * bool(sum(call.args) % comm.size) if call.collective == "shift" else (
         ON_THE_TAPE[call.collective].volume(comm.rank, comm.size, 0))
     messages = Counter(call.itemsize * sum(lengths[chunk] for chunk in message) for message in sent)
@@ -228,7 +247,7 @@ def volume(config: Config) -> float:
     ranks, steps = config.ranks, config.steps
     if ranks == 1 or steps == 0:
         return 0.0
-    whole = sum(padded(unit.count, ranks) for unit in config.model.units) * config.precision.weights.itemsize
+    whole = sum(-(-unit.count // ranks) * ranks for unit in config.model.units) * config.precision.weights.itemsize
     called = ((call, rank) for rank in range(ranks) for call in calls(config, rank, steps))
     sent = sum(call.due(config, rank, ()).sent_bytes for call, rank in called) / ranks / steps
     return sent / (whole * (ranks - 1) / ranks)

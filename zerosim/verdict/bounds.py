@@ -1,0 +1,177 @@
+"""A floor and a ceiling of each peak and of all operations, from the model's sizes and the papers' formulas.
+
+Exact figures of peaks and operations come from the stages' own code on shapes, which cannot show a fault of that code.
+These bounds run none of it: no tape, no plan of a graph, no stage. They are wide where a figure depends on details, so
+that they catch what is counted, kept or computed a multiple of times, and never a right run.
+
+    operations    a weight of P numbers takes 2P operations for each token forward, 2P for its gradient and 2P for its
+                  input's; attention takes 4 s² a forward for each sequence, twice as many backward
+    peaks         at least what rests between steps; weights at most those and two or three full units, gradients those
+                  of the whole model, or a shard and some units, by the ZeRO paper's stages
+    activations   at least each block's input (2 s b h bytes in 16 bits), at most what Korthikanti et al. count: of each
+                  product its input and its output, for each head and token a row of the softmax; and as work arrays
+                  of backward twice those of the largest layer in 32 bits
+
+Sources: Kaplan et al., "Scaling laws for neural language models" (2020), section 2.1; Korthikanti et al., "Reducing
+activation recomputation in large transformer models" (2022), sections 4.1 and 5; Rajbhandari et al., "ZeRO" (2020).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from zerosim.core.allocation import MODEL_STATES
+from zerosim.models.units import Model
+from zerosim.training.config import Config
+from zerosim.verdict.pipelines import held_due
+from zerosim.verdict.resting import FLOAT_BYTES, later_uses, resting_bytes, shard
+
+Between = dict[str, tuple[int, int]]
+"""The least and the most of each figure."""
+WITH_FORMULAS = ("mlp", "transformer", "mixture")
+"""The kinds of models whose products are known without their code."""
+WORKING = 2
+"""How many times the activations of the largest layer backward may have as gradients and work arrays."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A weight's product: the multiplications for a token, and the numbers of its input and output."""
+
+    layer: int
+    multiplications: float
+    numbers: float
+    trained: bool
+
+
+def products(config: Config, model: Model) -> Iterator[Product]:
+    """The products of a model with the weights of `model`: of all layers, or of one rank's."""
+    keys, last = config.keys, config.keys.layer_count - 1
+    served = of_each_expert(config)
+    for unit in model.units:
+        for place in unit.places:
+            shape, layer, share = place.shape, place.layer, 1.0
+            if len(shape) < 2:
+                continue
+            if model.task.tokens and layer == 0:
+                if not (keys.tied and place is unit.places[0]):
+                    continue
+                layer = last
+            if len(shape) == 3:
+                share = served
+            count = math.prod(shape) * share
+            yield Product(layer, count, sum(shape[-2:]) * share * (shape[0] if len(shape) == 3 else 1), not unit.frozen)
+
+
+def of_each_expert(config: Config) -> float:
+    """The share of all tokens for which each expert has room."""
+    keys, tokens = config.keys, config.in_one_piece.task.inputs
+    run = keys.queue_tokens or tokens
+    return min(math.ceil(keys.capacity_factor * run * keys.experts_per_token / keys.experts), run) / run
+
+
+def attention(config: Config) -> tuple[float, int]:
+    """The multiplications of attention in a block for each token, and the heads' rows of a softmax."""
+    keys = config.keys
+    if keys.kind == "mlp":
+        return 0.0, 0
+    tokens, size = config.in_one_piece.task.inputs, keys.head_size or keys.width // keys.heads
+    return tokens * keys.heads * (2 * size + keys.rotary_size), keys.heads * tokens
+
+
+def operations_between(config: Config) -> Between:
+    """The operations of matrix products of all ranks together in a run's steps; none of a user's model."""
+    keys, model = config.keys, config.in_one_piece
+    if keys.kind not in WITH_FORMULAS:
+        return {}
+    layers, weights = keys.layer_count, [*products(config, model)]
+    lowest = min((number for unit in model.units if not unit.frozen for number in unit.numbers), default=layers)
+    recomputed = {number for unit in config.recomputed for number in unit.numbers}
+    blocks = [] if keys.kind == "mlp" else [*range(1, layers - 1)]
+    scores = attention(config)[0]
+    mixed = keys.experts_per_token * keys.width if keys.kind == "mixture" else 0
+
+    def of_block(layer: int) -> float:
+        return (scores + mixed * (layer > keys.dense_layers)) * (layer in blocks)
+
+    of_layer = [
+        sum(each.multiplications for each in weights if each.layer == layer) + of_block(layer)
+        for layer in range(layers)]
+    of_weights = sum(each.multiplications for each in weights if each.trained)
+    of_inputs = sum(of_layer[lowest + 1 :]) + sum(map(of_block, range(lowest + 1, layers)))
+    in_lowest = 2 * of_layer[lowest] if lowest < layers else 0
+    again = scores / 2 * len(blocks) * (config.directions.context > 1)
+    tokens = config.steps_here * config.samples * (model.task.inputs if model.task.tokens else 1)
+    times, alike = 2 * tokens, config.directions.tensor
+    forward, backward = sum(of_layer), of_weights + of_inputs
+    return {
+        "forward": (math.floor(times * forward), math.ceil(times * forward * alike)),
+        "backward": (math.floor(times * backward), math.ceil(times * (backward + in_lowest + again) * alike)),
+        "recomputation": (0, math.ceil(times * alike * sum(of_layer[layer] for layer in recomputed)))}
+
+
+def peaks_between(config: Config) -> Between:
+    """The bytes of each kind at the peak on one rank; those of activations only of a shipped model."""
+    resting, model, stage, parallel = resting_bytes(config), config.model, config.stage, config.parallel
+    lengths = sorted((shard(unit.count, replace(config.mesh, group=1)) for unit in model.units), reverse=True)
+    whole, most = sum(lengths), lengths[0] if lengths else 0
+    wide = max(config.summed.itemsize, config.wire.itemsize, config.precision.weights.itemsize)
+    near = {kind: 3 * most * FLOAT_BYTES for kind in MODEL_STATES if kind in config.on_host}
+    full = 0
+    if stage.gathers:
+        again = any(later_uses(model, unit) > 1 for unit in model.units)
+        kept = whole if not parallel.reshard_after_forward or again else most
+        full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FLOAT_BYTES)
+    at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
+    gradients = wide * (whole * (at_end + 2 * parallel.overlap) + 3 * most)
+    ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
+                "optimizer": resting.optimizer}
+    between: Between = {
+        str(kind): (getattr(resting, kind), ceilings[kind] + near.get(kind, 0)) for kind in MODEL_STATES}
+    if config.keys.kind in WITH_FORMULAS:
+        between["activations"] = activations_between(config)
+    return between
+
+
+def activations_between(config: Config) -> tuple[int, int]:
+    """The bytes of activations at the peak on one rank.
+
+    A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one.
+    """
+    keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
+    tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
+    size = config.computing.weights.itemsize
+    numbers = [(each.layer, each.numbers) for each in products(config, model)]
+    rows = attention(config)[1] * 2.5
+    here = [number for unit in model.units for number in unit.numbers]
+    blocks = [] if keys.kind == "mlp" else [number for number in here if 0 < number < keys.layer_count - 1]
+    residual = 4 * keys.width * task.tokens
+    kept = {layer: sum(count for at, count in numbers if at == layer) + rows * (layer in blocks) + residual
+            for layer in here}
+    alive = config.at_once if config.whole is None else held_due(
+        parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
+        parallel.model_chunks)
+    cast = config.autocast.weights.itemsize if config.autocast else 0
+    ceiling = tokens * ((size + cast) * alive * sum(kept.values())
+                        + WORKING * max(size, FLOAT_BYTES) * max(kept.values(), default=0))
+    return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)
+
+
+def floor_of_activations(config: Config, size: int) -> int:
+    """The bytes of the inputs of blocks, or of layers, that a micro-batch keeps for backward; 0 if they are cut."""
+    keys, model, parallel = config.keys, config.model, config.parallel
+    if config.directions.places > 1 or parallel.offload_activations:
+        return 0
+    layers = sorted(number for unit in model.units for number in unit.numbers)
+    frozen = {number for unit in model.units if unit.frozen for number in unit.numbers}
+    lowest = next((number for number in layers if number not in frozen), len(layers))
+    begun = {next(run)[1] for unit in config.recomputed for _, run in groupby(
+        enumerate(sorted(unit.numbers)), lambda pair: pair[1] - pair[0])}
+    inside = {number for unit in config.recomputed for number in unit.numbers} - begun
+    kept = [number for number in layers if number > lowest and number not in inside]
+    if keys.kind == "mlp":
+        return size * config.train.micro_batch * sum(
+            keys.hidden[number - 1] for number in kept if number not in frozen)
+    return size * config.train.micro_batch * model.task.inputs * keys.width * len([
+        number for number in kept if number < keys.layer_count - 1])
