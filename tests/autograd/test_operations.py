@@ -5,6 +5,7 @@ Every checker is shown operations with planted faults, which it must not let pas
 
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations
 from unittest import mock
 
@@ -288,7 +289,8 @@ def test_a_planted_fault_is_caught(name, fault):
 
 @pytest.mark.parametrize(("name", "module", "attribute", "value"), [
     ("attention.causal_attention", attention, "hidden", lambda t, dtype: np.triu(np.full((t, t), -np.inf, dtype), 2)),
-    ("normalization.layer_norm", normalization, "EPSILON", 1e-4),
+    ("normalization.layer_norm", normalization, "scaled", partial(
+        lambda scaled, x, out, work, _: scaled(x, out, work, 1e-4), normalization.scaled)),
 ])
 def test_a_planted_wrong_constant_is_caught(monkeypatch, name, module, attribute, value):
     check_everything(name, OPERATIONS[name], examples=5)

@@ -391,6 +391,95 @@ def test_every_count_is_judged(monkeypatch, attribute, change):
     fails(outcome_of(stages=("zero1",)), "of rank 1; ")
 
 
+# What rows, their formulas and their code on shapes share.
+
+
+def counts_twice(monkeypatch):
+    honest = Tape.forward
+
+    def forward(tape, unit, weights, activations):
+        outputs = honest(tape, unit, weights, activations)
+        tape.operations["forward"] *= 2
+        return outputs
+
+    monkeypatch.setattr(Tape, "forward", forward)
+
+
+def keeps_what_it_played(monkeypatch):
+    honest, kept = Player.forward, []
+
+    def forward(player, x):
+        y, keep = honest(player, x)
+        kept.append([*keep.values.values()])
+        return y, keep
+
+    monkeypatch.setattr(Player, "forward", forward)
+
+
+def gathers_twice(monkeypatch):
+    def again(comm, chunks, once=ring.all_gather):
+        once(comm, chunks)
+        once(comm, chunks)
+
+    for module in (ring, groups.ring, adding.ring):
+        monkeypatch.setattr(module, "all_gather", again)
+    for name, algorithm in [*ALGORITHMS.items()]:
+        if algorithm.function.__module__ == ring.__name__ and name == "ring.all_gather":
+            monkeypatch.setitem(vars(algorithm), "function", again)
+
+
+def takes_a_peak_thrice(monkeypatch):
+    honest = Ledger.taken
+
+    def taken(ledger, array):
+        honest(ledger, array)
+        ledger.peak[array.kind] = max(ledger.peak[array.kind], 3 * ledger.now[array.kind])
+
+    monkeypatch.setattr(Ledger, "taken", taken)
+
+
+def loses_activations(monkeypatch):
+    honest = Ledger._change
+    monkeypatch.setattr(Ledger, "_change", lambda ledger, kind, held: honest(
+        ledger, kind, 0 if kind == "activations" else held))
+
+
+def joins_twice(monkeypatch):
+    honest = GroupOfRanks.all_reduce
+    monkeypatch.setattr(GroupOfRanks, "all_reduce", lambda group, flat: (
+        honest(group, flat), group.all_gather(flat)) and None)
+    on_shapes = shapes.CountedGroup._note
+    monkeypatch.setattr(shapes.CountedGroup, "_note", lambda group, name, flat, *args: (
+        on_shapes(group, name, flat, *args), name == "all_reduce" and on_shapes(group, "all_gather", flat)) and None)
+
+
+def moves_thrice(monkeypatch):
+    honest = Ledger.moved
+    monkeypatch.setattr(Ledger, "moved", lambda ledger, name, owner, size: honest(ledger, name, owner, 3 * size))
+
+
+def cuts_with_a_chunk_more(monkeypatch):
+    monkeypatch.setattr(sharding, "chunk_length", lambda count, size: -(-count // size) + 1)
+
+
+SPLIT = {"kind": "transformer", "layers": 2, "width": 8, "heads": 2, "ranks": 4, "tensor_ranks": 2, "micro_batches": 4}
+
+
+@pytest.mark.parametrize(("fault", "keys", "words"), [
+    (counts_twice, {}, "operations of forward are beyond their bounds"),
+    (takes_a_peak_thrice, {}, "bytes are beyond their bounds"),
+    (loses_activations, {}, "B of activations at the peak; the model's sizes allow"),
+    (moves_thrice, {"offload_optimizer": "host"}, "B of moved between host and device; the model's sizes allow"),
+    (joins_twice, SPLIT, "B of sent to tensor ranks; the model's sizes allow"),
+    (keeps_what_it_played, {}, "of activations"),
+    (cuts_with_a_chunk_more, {}, ""),
+])
+def test_a_fault_of_code_that_formulas_share_fails(monkeypatch, fault, keys, words):
+    assert outcome_of(stages=("zero2",), micro_batches=16, **keys).passed if not keys else True
+    fault(monkeypatch)
+    fails(outcome_of(stages=("zero2",), **{"micro_batches": 16, **keys}), words)
+
+
 # Every figure that is judged.
 
 

@@ -389,7 +389,7 @@ def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
 def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
     names = ("resting_bytes", "host_resting_bytes", "host_peak_bytes", "moved_bytes")
     return vars(measured) | {f"formula_{name.removeprefix('resting_')}": getattr(due, name) for name in names} | {
-        "bound_bytes": due.peak_bytes, "peak_between": due.peak_between,
+        "bound_bytes": due.peak_bytes, "between": due.between,
         "padding_bytes": due.padding_bytes, "least_bytes": due.least_bytes,
         "overweight": overweight(measured, due), "lingering": lingering(measured, due),
         "curve": [{"ns": at, **now} for at, now in measured.curve]}

@@ -45,8 +45,9 @@ class RankBytes:
     """bytes of padding that are due in `resting_bytes`"""
     least_bytes: dict[str, int] = field(default_factory=dict)
     """lower bound of the peak, for the kinds whose peak is known to the byte"""
-    peak_between: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """floor and ceiling of each peak from the model's sizes and the papers' formulas, without the stages' code"""
+    between: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """floor and ceiling of peaks, of what is sent to tensor ranks and moved to the host, from the model's sizes and the
+    papers' formulas, without the stages' code"""
 
 
 @dataclass(frozen=True, kw_only=True)

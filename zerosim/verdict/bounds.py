@@ -29,6 +29,7 @@ from zerosim.verdict.resting import FLOAT_BYTES, later_uses, resting_bytes, shar
 
 Between = dict[str, tuple[int, int]]
 """The least and the most of each figure."""
+SENT, MOVED = "sent to tensor ranks", "moved between host and device"
 WITH_FORMULAS = ("mlp", "transformer", "mixture")
 """The kinds of models whose products are known without their code."""
 WORKING = 2
@@ -111,6 +112,47 @@ def operations_between(config: Config) -> Between:
         "recomputation": (0, math.ceil(times * alike * sum(of_layer[layer] for layer in recomputed)))}
 
 
+def tensor_bytes_between(config: Config) -> Between:
+    """The bytes that each rank sends to tensor ranks in a run's steps, by Megatron-LM: four all-reduces a block.
+
+    An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
+    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too. Only of
+    a transformer, since experts are cut otherwise.
+    """
+    keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
+    if keys.kind != "transformer" or config.directions.places != ranks or ranks == 1:
+        return {}
+    tokens = config.steps_here * config.block * config.train.micro_batch * config.in_one_piece.task.inputs
+    half = tokens * keys.width * config.computing.weights.itemsize * (ranks - 1) / ranks
+    trained = all(not unit.frozen for unit in config.model.units)
+    more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel + 2 * bool(keys.latent))
+    more += 2 * keys.layers * parallel.partition_activations
+    ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
+    widest = 1 if config.autocast is None else 2
+    return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)),
+                             math.ceil(half * widest * (8 * keys.layers + more + ends)))}
+
+
+def moved_between(config: Config, updates: int) -> Between:
+    """The bytes of model states that a rank copies to its host and back in a run's steps, with so many updates.
+
+    ZeRO-Offload copies a shard's gradient down and its weights up for each update; offloaded weights come up for each
+    pass.
+    """
+    if not config.on_host:
+        return {}
+    size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FLOAT_BYTES)
+    mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
+    weights = sum(shard(unit.count, mesh) for unit in config.model.units)
+    updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
+                  for unit in config.model.units if not unit.frozen)
+    least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
+        2 * updated * size * updates)
+    uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
+    most = config.steps_here * item * (updated * (config.reductions + 2) + weights * uses * config.passes)
+    return {MOVED: (least, most)}
+
+
 def peaks_between(config: Config) -> Between:
     """The bytes of each kind at the peak on one rank; those of activations only of a shipped model."""
     resting, model, stage, parallel = resting_bytes(config), config.model, config.stage, config.parallel
@@ -124,13 +166,14 @@ def peaks_between(config: Config) -> Between:
         kept = whole if not parallel.reshard_after_forward or again else most
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FLOAT_BYTES)
     at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
-    gradients = wide * (whole * (at_end + 2 * parallel.overlap) + 3 * most)
+    terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
+    gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + 3 * most)
     ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
                 "optimizer": resting.optimizer}
     between: Between = {
-        str(kind): (getattr(resting, kind), ceilings[kind] + near.get(kind, 0)) for kind in MODEL_STATES}
+        f"{kind} at the peak": (getattr(resting, kind), ceilings[kind] + near.get(kind, 0)) for kind in MODEL_STATES}
     if config.keys.kind in WITH_FORMULAS:
-        between["activations"] = activations_between(config)
+        between["activations at the peak"] = activations_between(config)
     return between
 
 

@@ -26,7 +26,7 @@ from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.one_function import refuse_unequal_splits
 from zerosim.training.program import Progress, Silent, measure
 from zerosim.verdict.addresses import fragmentation
-from zerosim.verdict.bounds import operations_between, peaks_between
+from zerosim.verdict.bounds import moved_between, operations_between, peaks_between, tensor_bytes_between
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
 from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
@@ -109,7 +109,7 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
             for kind in MODEL_STATES},
         at_rest=at_rest | {"activations": (0, 0), "buffers": (0, copies or 0)} if config.steps_here > 0 else {},
         held_at_beginning=needed_at_beginning(config),
-        peak_between=peaks_between(config),
+        between=peaks_between(config) | tensor_bytes_between(config) | moved_between(config, updates),
     )
 
 

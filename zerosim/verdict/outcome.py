@@ -18,6 +18,7 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.measurement import Measurement, RankMemory
 from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
+from zerosim.verdict.bounds import MOVED, SENT
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 
 Figure = TypeVar("Figure")
@@ -101,11 +102,16 @@ def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
         if not least <= seen <= most:
             yield (f"floating-point operations of {what} are beyond their bounds: {seen:,} of all ranks; the model's "
                    f"sizes allow {span_words(least, most)}")
-    for measured, due in row.memory:
-        for kind, (least, most) in due.peak_between.items():
-            if not least <= (peak := measured.peak_bytes[kind]) <= most:
-                yield (f"memory is beyond its bounds at the peak: rank {measured.rank} holds {peak:,} B of {kind}; the "
-                       f"model's sizes allow {span_words(least, most)}")
+    for (measured, due), traffic in zip(row.memory, row.measured.traffic, strict=True):
+        kinds = {kind: peak for kind, peak in measured.peak_bytes.items() if kind != "total"}
+        together = max([sum(due.resting_bytes.values()), *kinds.values()]), sum(kinds.values())
+        bytes_seen = {f"{kind} at the peak": peak for kind, peak in measured.peak_bytes.items()} | {
+            SENT: sum(count.sent_bytes for name, count in traffic.by_collective.items() if name.startswith("tensor_")),
+            MOVED: sum(count for what, count in measured.moved_bytes.items() if what.partition(",")[0] in MODEL_STATES)}
+        for what, (least, most) in (due.between | {"total at the peak": together}).items():
+            if not least <= (seen := bytes_seen[what]) <= most:
+                yield (f"bytes are beyond their bounds: rank {measured.rank} has {seen:,} B of {what}; the model's "
+                       f"sizes allow {span_words(least, most)}")
 
 
 def grown(measured: RankMemory, ranks: int) -> str | None:
