@@ -149,7 +149,8 @@ def moved_between(config: Config, updates: int) -> Between:
     least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
         2 * updated * size * updates)
     uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
-    most = config.steps_here * item * (updated * (config.reductions + 2) + weights * uses * config.passes)
+    fetched = weights * uses * config.passes * ("parameters" in config.on_host)
+    most = config.steps_here * item * (updated * (config.reductions + 2) + fetched)
     return {MOVED: (least, most)}
 
 
