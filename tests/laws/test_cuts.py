@@ -1,17 +1,20 @@
-"""One law for every way to cut a step: micro-batches, ranks and pieces of a model change no loss beyond rounding.
+"""One law for every way to cut a step: micro-batches, ranks and pieces of a model change no loss and no weight beyond
+rounding.
 
 Bits cannot show it, because the reference is cut as the ranks are: a loss that is normalised for each micro-batch has
 the bits of one process and is wrong wherever micro-batches have different numbers of targets that count.
 """
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 
-from tests.laws.running import Refused, prepared, run
+from tests.laws.running import Refused, prepared
 from tests.laws.scenarios import GPT, in_sections
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
+from zerosim.verdict.judged_run import run_locally
 
 STEP = 12
 """The samples of a step."""
@@ -27,23 +30,24 @@ WAYS = ({"stages": ["ddp"]}, {"stages": ["zero2"], "accumulation": "micro_batch"
         {"stages": ["zero3"], "accumulation": "layered"}, {"stages": ["zero1"], "order": "rank"})
 
 
-def losses(*settings):
-    """The losses of a run, every check of which holds."""
+def trained(*settings):
+    """The losses and the last weights of a run, every check of which holds, in one vector."""
     whole = GPT | {"precision": "fp64", "data.uncounted": 0.6, "steps": 3, "optimizer": "sgd"}
     for keys in settings:
         whole |= keys
-    ran = run(prepared(in_sections(whole)))
-    assert ran.failures == [], whole
-    (row,) = ran.rows.values()
-    return np.array(row["loss"])
+    outcome = run_locally(replace(prepared(in_sections(whole)), keep_weights=True))
+    assert outcome.failures == [], whole
+    (row,) = outcome.trained
+    views = {name: view for unit, flat in row.measured.weights.items() for name, view in unit.views(flat).items()}
+    return np.concatenate([*row.measured.losses, *(views[name].ravel() for name in sorted(views))])
 
 
 def in_one_piece(model):
-    return losses(model, {"ranks": 1, "micro_batch": STEP, "micro_batches": 1, "stages": ["ddp"]})
+    return trained(model, {"ranks": 1, "micro_batch": STEP, "micro_batches": 1, "stages": ["ddp"]})
 
 
 def cuts(model, number, count):
-    """The losses of `count` drawn cuts; what is refused is drawn again."""
+    """What `count` drawn cuts come to; what is refused is drawn again."""
     chance = Random(number)
     while count:
         micro_batch, pieces = chance.choice((1, 2, 3, 4, 6)), chance.choice(PIECES)
@@ -52,14 +56,14 @@ def cuts(model, number, count):
         cut = {"micro_batch": micro_batch, "micro_batches": micro_batches, "ranks": ranks * places}
         cut |= pieces | chance.choice(WAYS)
         try:
-            yield cut, losses(model, cut)
+            yield cut, trained(model, cut)
         except Refused:
             continue
         count -= 1
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_how_a_step_is_cut_changes_no_loss(model):
+def test_how_a_step_is_cut_changes_no_loss_and_no_weight(model):
     whole = in_one_piece(model)
     for cut, of_cut in cuts(model, len(str(model)), 3):
         assert np.abs(of_cut - whole).max() < ROUNDING, cut
@@ -71,10 +75,10 @@ def test_a_loss_that_is_normalised_for_each_micro_batch_passes_every_check_but_t
 
     monkeypatch.setitem(LOSSES, "cross_entropy", of_micro_batch)
     cut = {"ranks": 2, "micro_batch": 3, "micro_batches": 4, "stages": ["zero3"]}
-    assert np.abs(losses(cut) - in_one_piece({})).max() > 0.1
+    assert np.abs(trained(cut) - in_one_piece({})).max() > 0.1
 
 
 def test_a_step_without_a_target_that_counts_is_refused():
     message = r"data.source .*: none of the 1 samples of step \d has a target that counts, since all are -1"
     with pytest.raises(Refused, match=message):
-        losses({"ranks": 1, "micro_batch": 1, "micro_batches": 1, "data.uncounted": 0.9, "steps": 9})
+        trained({"ranks": 1, "micro_batch": 1, "micro_batches": 1, "data.uncounted": 0.9, "steps": 9})

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.oracles import autocast, functions, torch_autocast, torch_functions, torch_updates, updates
+from tests.oracles import autocast, functions, torch_autocast, torch_functions, torch_updates, uneven, updates
 
 
 def main(arguments):
@@ -26,6 +26,7 @@ def main(arguments):
     with np.load(functions.RECORDED / updates.FILE) as recorded:
         wrong = sorted(updates.disagreements(updated, recorded))
     wrong += torch_functions.disagreements(exact, others) + autocast.disagreements(cast, functions.RECORDED)
+    wrong += uneven.disagreements()
     wrong += [line for each in weights for line in torch_functions.opened(each)]
     print("\n".join(wrong) or f"PyTorch {torch.__version__} agrees with the recorded answers")
     return bool(wrong)

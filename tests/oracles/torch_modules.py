@@ -17,6 +17,10 @@ class Conv1D(nn.Module):
         return x @ self.weight + self.bias
 
 
+def epsilon_of(case):
+    return getattr(case, "norm_epsilon", 1e-5)
+
+
 def attend(q, k, v, heads, key_value_heads):
     """Causal attention of (B, T, heads · s)."""
     b, t, _ = q.shape
@@ -55,17 +59,18 @@ class Attention(nn.Module):
 class Perceptron(nn.Module):
     def __init__(self, case):
         super().__init__()
+        self.exact = getattr(case, "gelu", "tanh") == "exact"
         self.c_fc, self.c_proj = Conv1D(case.width, case.inner), Conv1D(case.inner, case.width)
 
     def forward(self, x):
-        return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
+        return self.c_proj(functional.gelu(self.c_fc(x), approximate="none" if self.exact else "tanh"))
 
 
 class Block(nn.Module):
     def __init__(self, case):
         super().__init__()
-        self.ln_1, self.attn = nn.LayerNorm(case.width), Attention(case)
-        self.ln_2, self.mlp = nn.LayerNorm(case.width), Perceptron(case)
+        self.ln_1, self.attn = nn.LayerNorm(case.width, epsilon_of(case)), Attention(case)
+        self.ln_2, self.mlp = nn.LayerNorm(case.width, epsilon_of(case)), Perceptron(case)
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))
@@ -78,7 +83,7 @@ class GPT2(nn.Module):
         self.wte = nn.Embedding(case.vocabulary, case.width)
         self.wpe = nn.Embedding(case.sequence, case.width)
         self.h = nn.ModuleList(Block(case) for _ in range(case.layers))
-        self.ln_f = nn.LayerNorm(case.width)
+        self.ln_f = nn.LayerNorm(case.width, epsilon_of(case))
         if not case.tied_embeddings:
             self.lm_head = nn.Linear(case.width, case.vocabulary, bias=False)
 
@@ -119,8 +124,8 @@ class LlamaBlock(nn.Module):
     def __init__(self, case):
         super().__init__()
         self.self_attn, self.mlp = LlamaAttention(case), LlamaPerceptron(case)
-        self.input_layernorm = nn.RMSNorm(case.width, eps=1e-5)
-        self.post_attention_layernorm = nn.RMSNorm(case.width, eps=1e-5)
+        self.input_layernorm = nn.RMSNorm(case.width, epsilon_of(case))
+        self.post_attention_layernorm = nn.RMSNorm(case.width, epsilon_of(case))
 
     def forward(self, x):
         x = x + self.self_attn(self.input_layernorm(x))
@@ -133,7 +138,7 @@ class Llama(nn.Module):
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(case.vocabulary, case.width)
         self.model.layers = nn.ModuleList(LlamaBlock(case) for _ in range(case.layers))
-        self.model.norm = nn.RMSNorm(case.width, eps=1e-5)
+        self.model.norm = nn.RMSNorm(case.width, epsilon_of(case))
         if not case.tied_embeddings:
             self.lm_head = nn.Linear(case.width, case.vocabulary, bias=False)
 
