@@ -115,7 +115,7 @@ def test_the_document_alone_is_on_standard_output(capsys):
     assert main([*QUIET, "--json", "-"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert (document["schema"], document["passed"], document["title"]) == ("zerosim.run/1", True, "small")
+    assert (document["schema"], document["passed"], document["title"]) == ("zerosim.run/2", True, "small")
     assert document["world"] == {"kind": "local", "ranks": 2, "library": "threads"}
     for row in document["rows"]:
         assert (row["equal"], row["first_divergence"], len(row["losses"])) == (True, None, 2)

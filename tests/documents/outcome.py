@@ -40,9 +40,9 @@ LOOKED_AT = """
   whose sum over ranks is held to `chunks_sent`, if it declares that, and to the least that any algorithm sends.
 - **Bytes kept**: by formula, in arrays of zerosim's allocator. An array that your code makes by itself is in no figure;
   `zerosim check` refuses a stage that keeps one, and `check.process_memory` holds the whole process.
-- **Peaks and operations**: those of the shipped stage's own code on shapes. This shows that a run does what the code
-  says, and no fault of that code; a user's stage is compared with the shipped one. Independent of it are bounds: what
-  is kept, and what is needed as an update begins.
+- **Peaks, operations, bytes to the host**: those of the shipped stage's own code on shapes, which shows no fault of
+  that code. So `between` and `operations_between` hold them, without it, to floors and ceilings of the model's sizes:
+  for dense models operations forward exactly, activations to about a factor of 2.
 """
 ROWS = """
 ## As plain rows

@@ -43,8 +43,9 @@ def times(counts, factor):
 
 def scaled(row, factor):
     """A row as of a model that much larger, on ranks that do not send alike, with a long name."""
-    memory = [replace(rank, peak_bytes=times(rank.peak_bytes, factor), formula_bytes=times(rank.formula_bytes, factor),
-                      resting_bytes=times(rank.resting_bytes, factor)) for rank in row.memory]
+    memory = [replace(rank, peak_bytes=times(rank.peak_bytes, factor), resting_bytes=times(rank.resting_bytes, factor),
+                      due=replace(rank.due, resting_bytes=times(rank.due.resting_bytes, factor)))
+              for rank in row.memory]
     traffic = [replace(rank, sent_bytes=rank.sent_bytes * factor * (2 + rank.rank),
                        messages=rank.messages * (2 + rank.rank)) for rank in row.traffic]
     return replace(row, name=NAME, memory=memory, traffic=traffic, equal=False, seconds={"train": 7.5})
@@ -151,7 +152,8 @@ def test_times_are_shown_where_a_step_was_traced(four):
 
 
 def test_what_is_not_the_formulas_is_marked(four):
-    memory = [replace(rank, formula_bytes=rank.formula_bytes | {"gradients": 0}) for rank in four.rows[1].memory]
+    memory = [replace(rank, due=replace(rank.due, resting_bytes=rank.due.resting_bytes | {"gradients": 0}))
+              for rank in four.rows[1].memory]
     wrong = changed(four, 1, traffic_holds=False, memory=memory)
     wrong = printed(replace(wrong, passed=False, failures=[{"name": "Stage I", "what": "it is wrong"}]), verbose=True)
     assert [cell[0] == "≠" for cell in cells(wrong, *FOUR)["Stage I"]] == [False, True, True, False]

@@ -102,7 +102,7 @@ def meaning_of_sent(run: RunDocument) -> str:
         return "bytes per rank and step, those of the model's own collectives included"
     unit, first = unit_of(run.rows), run.rows[0]
     weights_bytes = int(first.model["parameters"]) * precision(run).weights.itemsize
-    once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.formula_bytes for rank in first.traffic)
+    once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.due.sent_bytes for rank in first.traffic)
     if due and first.volume and first.steps_here and first.updates == run.steps:  # with padding
         once = round(due / len(first.traffic) / first.steps_here / first.volume)
     multiples = [f"{row.volume if row.traffic_holds else row.mean('sent_bytes') / max(once, 1):.4g}× that"
@@ -117,7 +117,8 @@ def meaning_of_sent(run: RunDocument) -> str:
 
 def meaning_of_peak(run: RunDocument) -> str:
     """The meaning, and why peaks do not fall from a stage to the next, which keeps less."""
-    meaning = "largest memory of a rank at any time, with activations and messages"
+    meaning = ("largest memory of a rank at any time, with activations and messages; due is what the same code takes on "
+               "shapes, within bounds from the model's sizes")
     rows = [(one.stage_words.sharded, one.fullest.kept_bytes, one.fullest.peak_bytes["total"], one) for one in run.rows]
     pairs = [(one, other) for (less, most, low, one), (more, least, high, other) in pairwise(rows)
              if {*less} < {*more} and least < most and high >= low]
@@ -170,7 +171,7 @@ FIGURES = (
     ) for kind, words in KIND_NAMES.items()),
     Figure(
         "padding_bytes", "padding", "bytes of padding among those that a rank keeps",
-        lambda row: row.fullest.padding_bytes, frozenset({VERBOSE}), if_any=True),
+        lambda row: row.fullest.due.padding_bytes if row.fullest.due else 0, frozenset({VERBOSE}), if_any=True),
 )
 
 

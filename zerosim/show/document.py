@@ -45,41 +45,36 @@ class CallsDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrafficDocument:
-    """The traffic of one rank in the whole run, measured and due."""
+class TrafficFigures:
+    """The traffic of one rank in the whole run: measured, or due."""
 
-    rank: int
     sent_bytes: int
     received_bytes: int
     messages: int
-    """the rank; its bytes and messages"""
+    """its bytes and messages"""
     by_collective: dict[str, CallsDocument]
     """`calls`, `sent_bytes`, `messages` of each collective, such as `all_gather`"""
     inside_bytes: int
     between_bytes: int
     largest_message_bytes: int
     """bytes sent within the host, to other hosts, and in the largest message"""
-    formula_bytes: int
-    formula_received_bytes: int
-    formula_messages: int
-    formula_by_collective: dict[str, CallsDocument]
-    formula_inside_bytes: int
-    formula_between_bytes: int
-    formula_largest_message_bytes: int
-    """the same by formula; `formula_bytes` is that of `sent_bytes`"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficDocument(TrafficFigures):
+    """The traffic of one rank in the whole run, measured and due."""
+
+    rank: int
+    due: TrafficFigures
+    """the rank; the same figures by formula"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryDocument(RankBytes):
     """The memory of one rank between steps and at the peak within a step, measured and due."""
 
-    formula_bytes: Bytes = field(default_factory=dict)
-    formula_host_resting_bytes: Bytes = field(default_factory=dict)
-    formula_host_peak_bytes: Bytes = field(default_factory=dict)
-    formula_moved_bytes: Bytes = field(default_factory=dict)
-    """by formula what is measured under the name without `formula_`; `formula_bytes` is that of `resting_bytes`"""
-    bound_bytes: Bytes = field(default_factory=dict)
-    """upper bound of each peak: exact, except for buffers in a world that copies messages"""
+    due: RankBytes | None = None
+    """the same by formula; `peak_bytes` are the most, exact except for buffers in a world that copies messages"""
     overweight: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
     """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
@@ -98,17 +93,19 @@ class MemoryDocument(RankBytes):
 
     @property
     def wrong(self) -> Iterator[str]:
-        """Which bytes differ from the formula's, if there is one: those `kept` between steps, on the `host`, or at the
+        """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the
         `peak` and later."""
-        if self.formula_bytes and (self.resting_bytes != self.formula_bytes or self.overweight):
+        due = self.due
+        if due is None:
+            return
+        if self.resting_bytes != due.resting_bytes or self.overweight:
             yield "kept"
-        on_host = (self.host_resting_bytes, self.host_peak_bytes) != (
-            self.formula_host_resting_bytes, self.formula_host_peak_bytes)
-        if self.formula_bytes and on_host:
+        on_host = (self.host_resting_bytes, self.host_peak_bytes) != (due.host_resting_bytes, due.host_peak_bytes)
+        if on_host:
             yield "host"
-        if self.formula_bytes and (on_host or self.moved_bytes != self.formula_moved_bytes or self.lingering or any(
-                not self.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
-                for kind, most in self.bound_bytes.items())):
+        if on_host or self.moved_bytes != due.moved_bytes or self.lingering or any(
+                not due.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
+                for kind, most in due.peak_bytes.items()):
             yield "peak"
 
 
@@ -277,7 +274,7 @@ class RunDocument:
     """
 
     schema: str
-    """`zerosim.run/1`"""
+    """`zerosim.run/2`"""
     title: str
     scenario: dict[str, Any]
     """its title, and the scenario with every default; `null` in a variant: the key of `[parallel]` applies"""
@@ -342,7 +339,7 @@ def document(outcome: Outcome, world: dict[str, Any], command: str | None = None
     """The whole outcome; `command` is the command line of the run, if there was one."""
     scenario, dataset = outcome.scenario, outcome.experiment.dataset
     return msgspec.convert({
-        "schema": "zerosim.run/1",
+        "schema": "zerosim.run/2",
         "title": scenario.title,
         "scenario": resolved(scenario),
         "world": world,
@@ -381,17 +378,14 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
 
 
 def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
-    names = [name for name in TrafficDocument.__annotations__ if hasattr(due, name)]
-    return {"rank": rank, **{name: getattr(measured, name) for name in names},
-            **{f"formula_{name.removeprefix('sent_')}": getattr(due, name) for name in names}}
+    names = TrafficFigures.__annotations__
+    figures, figures_due = ({name: getattr(count, name) for name in names} for count in (measured, due))
+    return figures | {"rank": rank, "due": figures_due}
 
 
 def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
-    names = ("resting_bytes", "host_resting_bytes", "host_peak_bytes", "moved_bytes")
-    return vars(measured) | {f"formula_{name.removeprefix('resting_')}": getattr(due, name) for name in names} | {
-        "bound_bytes": due.peak_bytes, "between": due.between,
-        "padding_bytes": due.padding_bytes, "least_bytes": due.least_bytes,
-        "overweight": overweight(measured, due), "lingering": lingering(measured, due),
+    return vars(measured) | {
+        "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
         "curve": [{"ns": at, **now} for at, now in measured.curve]}
 
 

@@ -24,8 +24,9 @@ from itertools import groupby
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.models.units import Model
 from zerosim.training.config import Config
+from zerosim.verdict.model_states import FP32_BYTES
 from zerosim.verdict.pipelines import held_due
-from zerosim.verdict.resting import FLOAT_BYTES, later_uses, resting_bytes, shard
+from zerosim.verdict.resting import later_uses, resting_bytes, shard
 
 Between = dict[str, tuple[int, int]]
 """The least and the most of each figure."""
@@ -141,7 +142,7 @@ def moved_between(config: Config, updates: int) -> Between:
     """
     if not config.on_host:
         return {}
-    size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FLOAT_BYTES)
+    size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FP32_BYTES)
     mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
@@ -160,12 +161,12 @@ def peaks_between(config: Config) -> Between:
     lengths = sorted((shard(unit.count, replace(config.mesh, group=1)) for unit in model.units), reverse=True)
     whole, most = sum(lengths), lengths[0] if lengths else 0
     wide = max(config.summed.itemsize, config.wire.itemsize, config.precision.weights.itemsize)
-    near = {kind: 3 * most * FLOAT_BYTES for kind in MODEL_STATES if kind in config.on_host}
+    near = {kind: 3 * most * FP32_BYTES for kind in MODEL_STATES if kind in config.on_host}
     full = 0
     if stage.gathers:
         again = any(later_uses(model, unit) > 1 for unit in model.units)
         kept = whole if not parallel.reshard_after_forward or again else most
-        full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FLOAT_BYTES)
+        full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
     at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + 3 * most)
@@ -198,7 +199,7 @@ def activations_between(config: Config) -> tuple[int, int]:
         parallel.model_chunks)
     cast = config.autocast.weights.itemsize if config.autocast else 0
     ceiling = tokens * ((size + cast) * alive * sum(kept.values())
-                        + WORKING * max(size, FLOAT_BYTES) * max(kept.values(), default=0))
+                        + WORKING * max(size, FP32_BYTES) * max(kept.values(), default=0))
     return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)
 
 

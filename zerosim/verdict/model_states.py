@@ -66,15 +66,20 @@ def per_parameter(precision: str, k: int, accumulate: str = "weights") -> ModelS
     >>> int(per_parameter("mixed", 12).total), int(per_parameter("mixed", 12, "fp32").total)
     (16, 20)
     """
-    itemsize = PRECISIONS[precision].weights.itemsize
-    wide = FP32_BYTES * (accumulate == "fp32" and PRECISIONS[precision].mixed)
-    return ModelStates(Fraction(itemsize), Fraction(itemsize + wide), Fraction(k))
+    kept = PRECISIONS[precision]
+    return ModelStates(*map(Fraction, of_parameter(kept, k, wide=accumulate == "fp32" and kept.mixed).values()))
+
+
+def of_parameter(precision: precisions.Precision, k: int, *, wide: bool) -> dict[Kind, int]:
+    """The bytes of a parameter's weight, gradient (`wide`: with a float32 sum beside it) and optimizer state."""
+    size = precision.weights.itemsize
+    return {"parameters": size, "gradients": size + FP32_BYTES * wide, "optimizer": k}
 
 
 def resting(stage: str, parameters: int, ranks: int, states: ModelStates) -> ModelStates:
     """Bytes on every rank between steps, with shards of exactly 1/N: the paper's figures.
 
-    `each` has the bytes of one parameter.
+    `states` has the bytes of one parameter.
 
     >>> float(resting("zero1", 7_500_000_000, 64, per_parameter("mixed", 12)).total)
     31406250000.0

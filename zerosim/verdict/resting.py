@@ -7,14 +7,11 @@ K Ψ for the optimizer, divided by N if the stage shards them. Float32 accumulat
 from collections import Counter
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from zerosim.core.allocation import Kind, Tier
 from zerosim.core.sharding import Mesh
 from zerosim.models.units import Model, Unit
 from zerosim.training.config import Config
-
-FLOAT_BYTES = np.dtype(np.float32).itemsize
+from zerosim.verdict.model_states import of_parameter
 
 
 @dataclass(frozen=True)
@@ -64,14 +61,12 @@ def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
 def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:
     """The bytes that each rank keeps of one unit in a memory, by kind: with padding, and by the formula without it."""
     sharded, mesh = config.stage.sharded, config.mesh
-    weights = config.precision.weights.itemsize
-    per_element: dict[Kind, int] = {"parameters": weights}
-    if not unit.frozen:
-        wide = FLOAT_BYTES if config.accumulates_in_float32 else 0
-        state = config.precision.state.itemsize * len(config.rule.slots)
-        per_element |= {"gradients": weights + wide, "optimizer": state}
+    state = config.precision.state.itemsize * len(config.rule.slots)
+    per_element = of_parameter(config.precision, state, wide=config.accumulates_in_float32)
     resting: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
+        if unit.frozen and kind != "parameters":
+            continue
         kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
         here = ("host" if kind in config.on_host else "device") == tier
         resting[kind] = (kept * size, exact * size) if here else (0, 0.0)
