@@ -34,15 +34,14 @@ LOOKED_AT = """
 ## What a passed run has looked at
 
 - **Bits**: loss, weights, gradients and optimizer state of every rank after every step.
-- **Bytes sent**: collectives, their lengths and number are stated apart from the stages' code; the messages of each are
-  those of its algorithm's closed form. Recorded from code, on one rank alone or on shapes, are: destinations, and so
-  bytes between hosts; bytes received; which collectives a model calls on the tape; the messages of your own collective,
-  whose sum over ranks is held to `chunks_sent`, if it declares that, and to the least that any algorithm sends.
-- **Bytes kept**: by formula, in arrays of zerosim's allocator. An array that your code makes by itself is in no figure;
+- **Bytes sent**: collectives, lengths and numbers are stated apart from the stages' code, messages by closed forms.
+  Recorded from code, alone or on shapes, are destinations, bytes received, the tape's collectives, and the messages of
+  your own collective, whose sum is held to `chunks_sent`, if declared, and to the least of any algorithm.
+- **Bytes kept**: by formula, in arrays of zerosim's allocator. An array that your code makes itself is in no figure;
   `zerosim check` refuses a stage that keeps one, and `check.process_memory` holds the whole process.
 - **Peaks, operations, bytes to the host**: those of the shipped stage's own code on shapes, which shows no fault of
-  that code. So `between` and `operations_between` hold them, without it, to floors and ceilings of the model's sizes:
-  for dense models operations forward exactly, activations to about a factor of 2.
+  that code. `between` and `operations_between` hold them to floors and ceilings without it: forward operations of
+  dense models exactly, activations within about a factor of 2.
 """
 ROWS = """
 ## As plain rows

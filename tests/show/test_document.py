@@ -81,9 +81,12 @@ def runs(near):
                             offload_optimizer="host", offload_parameters="host")
     split = outcome_of(ranks=4, hidden=(6, 4), steps=2, micro_batches=4, stages=("zero1",), tensor_ranks=2)
     copies = {"buffers": 4_000}  # as under MPI
-    copying = [replace(row, memory=[
-        replace(rank, peak_bytes=rank.peak_bytes | copies,
-                due=replace(rank.due, peak_bytes=rank.due.peak_bytes | copies)) for rank in row.memory]) for row in near.rows]
+
+    def copied(rank):
+        due = replace(rank.due, peak_bytes=rank.due.peak_bytes | copies)
+        return replace(rank, peak_bytes=rank.peak_bytes | copies, due=due)
+
+    copying = [replace(row, memory=[*map(copied, row.memory)]) for row in near.rows]
     return [replace(near, rows=copying), read(offloading), read(split)]
 
 

@@ -16,6 +16,7 @@ from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
 from zerosim.training import collect
+from zerosim.training.measurement import Figures
 from zerosim.training.program import Run
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
@@ -479,6 +480,9 @@ def one_off(value, path, by):
 
 NOT_DUE = {"rank", "alive_bytes", "resident_bytes", "padding_bytes", "curve", "least_bytes"}
 """What is measured and not due: numbers of ranks, what the system says, a curve, and bounds."""
+ELSEWHERE = {"disagreement", "layout", "weights_sha256", "optimizer_sha256", "test", "sample", "wire_errors", "passes",
+             "hosts", "seconds"}
+"""Figures of a document that are no counts: digests and passes have tests above, others are not due."""
 AT_MOST = {"owners", "held_at_beginning"}
 """Figures that may be lower than what is due: the sums of owners are held from below too."""
 MANY = {"frozen": (0,), "offload_optimizer": "host", "recompute": (1,), "clip_norm": 0.5, "precision": "bf16"}
@@ -488,6 +492,7 @@ MANY = {"frozen": (0,), "offload_optimizer": "host", "recompute": (1,), "clip_no
                                   {"stages": ("zero2",), **MANY}], ids=str)
 def test_every_judged_figure_that_is_one_off_fails(keys):
     (row,), judged = outcome_of(**keys).trained, set()
+    assert {each.name for each in fields(Figures)} - ELSEWHERE == {"operations", "updates"}
     assert row.failures == []
     due = {path[1:] for path in numbers(row.due.memory[0].held_at_beginning, (0, "held_at_beginning"))}
     for what in ("traffic", "memory", "operations", "updates"):

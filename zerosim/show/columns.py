@@ -117,8 +117,8 @@ def meaning_of_sent(run: RunDocument) -> str:
 
 def meaning_of_peak(run: RunDocument) -> str:
     """The meaning, and why peaks do not fall from a stage to the next, which keeps less."""
-    meaning = ("largest memory of a rank at any time, with activations and messages; due is what the same code takes on "
-               "shapes, within bounds from the model's sizes")
+    meaning = ("largest memory of a rank at any time, with activations and messages; due is what the same code takes "
+               "on shapes, within bounds from the model's sizes")
     rows = [(one.stage_words.sharded, one.fullest.kept_bytes, one.fullest.peak_bytes["total"], one) for one in run.rows]
     pairs = [(one, other) for (less, most, low, one), (more, least, high, other) in pairwise(rows)
              if {*less} < {*more} and least < most and high >= low]
