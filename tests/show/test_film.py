@@ -15,7 +15,7 @@ from zerosim.extend import stage
 from zerosim.proofs.contents import contents_of
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
-from zerosim.show.film import film, of_schedule, together
+from zerosim.show.film import COLOURS, film, of_schedule, together
 from zerosim.show.recorded import recorded_stage
 from zerosim.show.step import film_of
 from zerosim.stages import STAGES, zero2
@@ -37,8 +37,8 @@ def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
                     for cell, content in enumerate(of.cells) if content is not None}
             assert {*held} == {*cells}
             for (rank, cell), content in held.items():
-                text, colour, parts, looks = cells[rank, cell]
-                assert colour == cell % 3
+                text, tone, parts, looks = cells[rank, cell]
+                assert tone == COLOURS[cell % 3]
                 assert "wrong" not in looks
                 if contents.rows[cell // 3][0] == "gradients":
                     ranks = [leaf.rank for leaf in leaves(content) if leaf.rank >= 0]

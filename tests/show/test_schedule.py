@@ -18,7 +18,7 @@ from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span,
 from zerosim.proofs.schedule import chunks_of, scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
-from zerosim.show.drawing import schedule_picture, show_schedule
+from zerosim.show.drawing import show_schedule, shown_schedule
 from zerosim.show.film import of_schedule
 from zerosim.show.recorded import recorded_stage, shown
 from zerosim.show.step import events_of
@@ -115,7 +115,7 @@ def test_a_deadlock_is_drawn_up_to_there():
     assert [(a.round, a.source, a.to) for a in schedule.messages] == [(1, 1, 0), (1, 0, 1)]
     assert schedule.states[-1][0][0].text == "1+0"
     assert "FAILED: no rank can go on: rank 0 waits for a message from rank 2; rank 1 waits" in drawn(schedule)
-    said = " ".join(re.findall(">([^<]*)</text>", schedule_picture(schedule)))
+    said = " ".join(re.findall(">([^<]*)</text>", shown_schedule(schedule).picture().svg))
     assert "rank 2 waits for a message from rank 1" in said
 
 
@@ -140,7 +140,7 @@ def test_an_array_function_shows_what_arrived_its_result_and_that_ranks_disagree
 def test_a_picture_that_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(drawing, "MOST_CELLS", 10)
     with pytest.raises(UsageError, match="would have 112 cells"):
-        schedule_picture(scheduled(named_subject("ring.all_reduce"), 4))
+        shown_schedule(scheduled(named_subject("ring.all_reduce"), 4)).picture()
 
 
 def all_reduce(comm, chunks):
@@ -197,7 +197,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("tree.broadcast --root 7", "root 7 is none of the 4 ranks"), ("halving.reduce_scatter --ranks 3", "power of two"),
     ("ring.all_reduce --shard-ranks 2", "remove shard-ranks: a collective has none"),
     ("zero1,ring.all_reduce", "'ring.all_reduce' is no stage"), ("zero1,ddp --root 1", "remove root: a stage has none"),
-    ("zero1 --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
+    ("zero1,ddp --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
     ("copy_to --root 1", "remove root: a collective on the tape has none"),
     ("zero1 --secondary-ranks 2", "leave out secondary_ranks"), ("zero1 --shard-ranks 3", "does not divide 4 ranks"),

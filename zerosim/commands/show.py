@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round", type=whole_number(0, 10**6), metavar="K",
         help="show only this round, 0 being the start; a page opens there")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page to step through")
-    parser.add_argument("--svg", metavar="FILE", help="write the schedule of a collective as a picture, .svg or .png")
+    parser.add_argument("--svg", metavar="FILE", help="write all steps as a picture, .svg or .png; it needs no browser")
     parser.add_argument("--json", metavar="FILE", help="write the schedule as JSON; - is standard output")
 
 

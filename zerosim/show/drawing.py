@@ -1,6 +1,8 @@
-"""A schedule drawn: rounds one after the other, in the terminal as text, and as a picture of its film's frames."""
+"""A film as a picture, without a browser; a schedule in the terminal, as a picture and as a page."""
 
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from textwrap import wrap
 
 from rich.console import Console
@@ -9,20 +11,20 @@ from rich.text import Text
 from zerosim.core.errors import UsageError
 from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
-from zerosim.show.film import film_page, of_schedule
+from zerosim.show.film import COLOURS, SENT, Cell, Panel, film_page, longest, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.page import Head
+from zerosim.show.pictures import KINDS
 from zerosim.show.shown import Page, Picture, Shown
 
-MOST_CELLS = 5_000
-"""The most cells in the picture of a schedule; a page has as many as there are."""
-COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#a88200", "#d0433f", "#1594a8", "#8c6d46")
-"""The colours of the chunks, in turn, as in `film.js`."""
+MOST_CELLS = 8_000
+"""The most cells in a picture; a page has as many as there are."""
 RED = "#c8102e"
 LEGEND = ("2+3+0: ranks in order of addition; 1…3: 1+2+3; 2[1]: chunk 1 of rank 2",
           "⊕ adds what arrives; ✓ complete; (1): not yet in its final place")
-HEIGHT, CHARACTER, GAP = 18, 8, 80
-"""Pixels: the height of a cell, the width of a character in it, and the space between two rounds."""
+HEIGHT, CHARACTER, MOST_WIDE = 20, 8, 1400
+"""Pixels: the height of a cell, the width of a character in it, and the width of a picture with several frames abreast.
+"""
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
@@ -35,7 +37,8 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
         f"<{schedule.title}: {schedule.about.partition('; ')[0]}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule, only),
         make_document=schedule.document, rows_of=lambda document: list(document["messages"]),
-        draw=lambda: Picture(schedule_picture(schedule, only), schedule.title),
+        draw=lambda: Picture(strip(of_schedule(schedule), [
+            schedule.about, *LEGEND, *schedule.verdict.split("; ")], only), schedule.title),
         make_page=lambda: schedule_page(schedule, only or 0))
 
 
@@ -55,10 +58,10 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
             continue
         arrived = [Text("\n").join(
             Text(f"{sent.source} ─{schedule.place_name(*chunks)}─{'⊕' if sent.reduced else '─'}▶",
-                 colour(chunks[0]) if len(chunks) == 1 else "")
+                 COLOURS[chunks[0] % len(COLOURS)] if len(chunks) == 1 else "")
             for sent in schedule.messages if (sent.round, sent.to) == (state, rank)
             for chunks in [chunks_of(sent.carried)]) for rank in range(schedule.size)]
-        cells = [[Text.assemble(("› ", "bold"), (cell.text, f"bold {colour(cell.place)}"))
+        cells = [[Text.assemble(("› ", "bold"), (cell.text, f"bold {COLOURS[cell.place % len(COLOURS)]}"))
                   if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector] for vector in vectors]
         show_grid(console, [f"rank {rank}" for rank in range(schedule.size)], [
             *[Column("arrives", arrived)] * any(arrived),
@@ -70,62 +73,83 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
         console.print(Text(f"why: {schedule.cause}"), soft_wrap=not console.is_terminal)
 
 
-def colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
-
-
-def schedule_picture(schedule: Schedule, only: int | None = None) -> str:
-    """The SVG of a schedule, with its legend and its verdict; `UsageError` if it has too many cells.
-
-    It has a row for each place of each rank, a column for each state (for `only` one and the state before), and between
-    columns what moves.
+def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
+    """The SVG of a run as its page draws it, with some `lines` above: the last frame of each event, or frame `only`,
+    from left to right and from top to bottom. `UsageError` if there are too many cells.
     """
-    panel, lane = of_schedule(schedule), max(schedule.chunks, 1) + 1
-    states = [*range(len(panel.frames))] if only is None else [*range(max(only - 1, 0), only + 1)]
-    cells = len(states) * schedule.size * schedule.chunks
-    if cells > MOST_CELLS:
+    frames = [frame for frame, after in pairwise([*panel.frames, None]) if frame and (after is None or after.begins)]
+    frames = frames if only is None else [panel.frames[only]]
+    ranks, rows, across = len(frames[0].cells), len(panel.rows), panel.across
+    if (cells := len(frames) * ranks * rows * across) > MOST_CELLS:
         raise UsageError(
-            f"a picture of {schedule.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
-            "give fewer --ranks, a --round, --html for a page, or --json for the same as data")
-    texts = [cell.text for frame in panel.frames for of_rank in frame.cells for cell in of_rank if cell]
-    width = CHARACTER * max(map(len, texts), default=1) + 12
-    left = 88
-    wide = max(left + len(states) * (width + GAP) - GAP + 10, 320)
-    lines = [part for line in (schedule.about, *LEGEND, *schedule.verdict.split("; "))
-             for part in wrap(line, wide // 7)]
-    top = 20 + 15 * len(lines) + 26
-    drawn = [svg_text(10, 18, schedule.title, "bold 13px"),
+            f"a picture of {panel.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
+            "give fewer --ranks, a --round of a collective, --html for a page, or --json for the same as data")
+    names, scale = [f"{group} {name}".strip() for group, name in panel.rows], longest([panel])
+    bars = [name for name, _, _ in frames[0].bars[0]]
+    texts = [cell.text for frame in frames for of_rank in frame.cells for cell in of_rank if cell]
+    width = 30 if across > 1 else max(CHARACTER * max(map(len, texts), default=1) + 8, 64)
+    left, column = CHARACTER * max(map(len, [*names, *bars])) + 10, width * across + 12
+    wide, tall = left + ranks * column + 16, (rows + len(bars) + 2) * HEIGHT + 26
+    abreast = min(len(frames), max(1, MOST_WIDE // wide))
+    whole = max(abreast * wide, 420)
+    lines = [part for line in lines for part in wrap(line, whole // 7)]
+    top, high = 30 + 15 * len(lines), 30 + 15 * len(lines) + -(-len(frames) // abreast) * tall
+    drawn = [svg_text(10, 18, panel.title, "bold 13px"),
              *(svg_text(10, 35 + 15 * number, line) for number, line in enumerate(lines))]
+    for number, frame in enumerate(frames):
+        x0, y0 = number % abreast * wide, top + number // abreast * tall + 14
 
-    def corner(column: int, rank: int, place: int) -> tuple[int, int]:
-        return left + column * (width + GAP), top + (rank * lane + place) * HEIGHT
+        def corner(rank: int, line: int, place: int = 0, x0: int = x0, y0: int = y0) -> tuple[int, int]:
+            return x0 + left + rank * column + place * width, y0 + (line + 1) * HEIGHT + 10
 
-    for rank in range(schedule.size):
-        for place in range(lane - 1):
-            name = f"rank {rank}" * (not place) + f"\u2003{place}" * (schedule.chunks > 1)
-            drawn.append(svg_text(left - 8, corner(0, rank, place)[1] + 13, name, anchor="end"))
-    for column, state in enumerate(states):
-        frame = panel.frames[state]
-        drawn.append(svg_text(corner(column, 0, 0)[0] + width // 2, top - 8, schedule.heading(state), anchor="middle"))
-        for source, outgoing, to, into, added, carried in frame.moves if column else ():
-            (x1, y1), (x2, y2) = corner(column - 1, source, outgoing), corner(column, to, into)
-            tone = colour(carried.colour if carried else outgoing)
-            y1, y2 = y1 + HEIGHT // 2, y2 + HEIGHT // 2
-            drawn.append(f'<path d="M{x1 + width} {y1}L{x2 - 2} {y2}m-8-5l8 5-8 5" fill="none" stroke="{tone}"/>')
-            if added:
-                drawn.append(svg_text(x2 - 20, y2 + 4, "⊕", "bold 13px", tone, "middle"))
+        drawn += [svg_text(x0 + 10, y0, frame.words, "bold 12px"), *(
+            svg_text(x0 + left - 6, corner(0, line)[1] + 13, name, anchor="end")
+            for line, name in enumerate([*names, *bars]))]
         for rank, of_rank in enumerate(frame.cells):
+            x, y = corner(rank, 0)
+            drawn.append(svg_text(x + width * across // 2, y - 4, f"rank {rank}" if column > 60 else str(rank),
+                                  anchor="middle"))
+            for line in range(rows):
+                drawn.append(svg_box(*corner(rank, line), width * across, "#8882"))
             for place, cell in enumerate(of_rank):
-                if cell is None:
-                    continue
-                x, y = corner(column, rank, place)
-                tone = RED if "wrong" in cell.looks else colour(cell.colour)
-                drawn.append(f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT - 1}" fill="{tone}" fill-opacity='
-                             f'".2" stroke="{tone}" stroke-width="{2 * bool({"new", "wrong"} & {*cell.looks})}"/>')
-                drawn.append(svg_text(x + width // 2, y + 13, cell.text, "12px", anchor="middle", family="monospace"))
-    high = corner(0, schedule.size, 0)[1] + 4
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">'
-            f'<rect width="{wide}" height="{high}" fill="white"/>{"".join(drawn)}</svg>')
+                if cell is not None:
+                    drawn += svg_cell(cell, *corner(rank, place // across, place % across), width, ranks)
+            for line, (name, figure, parts) in enumerate(frame.bars[rank], rows):
+                x, y = corner(rank, line)
+                for kind, length in parts:
+                    drawn.append(svg_box(x, y, long := round(width * across * length / scale[name]),
+                                         SENT if kind == "sent" else KINDS[kind]))
+                    x += long
+                drawn.append(svg_text(corner(rank, line, across)[0] - 3, y + 13, figure, "11px", anchor="end"))
+        for source, outgoing, to, into, added, carried in frame.moves:
+            (x1, y1), (x2, y2) = (corner(rank, place // across, place % across)
+                                  for rank, place in ((source, outgoing), (to, into)))
+            side, tone = 1 if x1 < x2 else -1, carried.tone if carried else "#1c1c1c"
+            x1, x2 = x1 + (width + side * width) // 2, x2 + (width - side * width) // 2
+            drawn.append(f'<path d="M{x1} {y1 + 9}Q{(x1 + x2) // 2} {(y1 + y2) // 2 - abs(x2 - x1) // 9} {x2} {y2 + 9}'
+                         f'm{-6 * side}-5l{6 * side} 5l{-7 * side} 3" fill="none" stroke="{tone}"/>')
+            if added:
+                drawn.append(svg_text(x2, y2 + 3, "⊕", "bold 12px", tone, "middle"))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="{high}" viewBox="0 0 {whole} {high}">'
+            f'<rect width="{whole}" height="{high}" fill="white"/>{"".join(drawn)}</svg>')
+
+
+def svg_cell(cell: Cell, x: int, y: int, width: int, ranks: int) -> list[str]:
+    """A cell: the stripes of the ranks whose contributions it has, a border of what is new, red what is wrong."""
+    tone, parts = RED if "wrong" in cell.looks else cell.tone, cell.parts
+    framed = {"new", "blank", "outside", "wrong"} & {*cell.looks}
+    border = f' stroke="{tone}" stroke-width="2"' * bool(framed)
+    border += ' stroke-dasharray="3"' * bool({"blank", "outside"} & framed)
+    size = min(12, round(1.6 * (width - 2) / max(len(cell.text), 1)))
+    stripes = [svg_box(x + rank * width // ranks, y, (rank + 1) * width // ranks - rank * width // ranks, f"{tone}80")
+               for rank in parts or ()] if parts is not None and len({*parts}) < ranks else []
+    ground = "00" if "blank" in cell.looks else "20" if stripes else "80"
+    return [svg_box(x, y, width - 2, f"{tone}{ground}", border), *stripes,
+            svg_text(x + width // 2 - 1, y + 13, cell.text, f"{size}px", anchor="middle", family="monospace")]
+
+
+def svg_box(x: int, y: int, width: int, tone: str, more: str = "") -> str:
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT - 2}" fill="{tone}"{more}/>'
 
 
 def svg_text(

@@ -1,6 +1,5 @@
 // A film: the frames of one run or of several, drawn cell by cell; messages travel from cell to cell.
-const COLOURS = ["#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#a88200", "#d0433f", "#1594a8", "#8c6d46"];
-const KINDS = { weights: "#d9b53b", gradients: "#b0305c", optimizer: "#8a6a52", activations: "#e6a5c3", buffers: "#8c9a4b", sent: "#2f6fb5" };
+// The colours of chunks (`tone`) and of kinds are part of the data.
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 function make(parent, tag, looks = "", text = "") {
@@ -15,8 +14,8 @@ function paint(cell, content, size) {
   const { element, fill, words } = cell;
   element.className = `cell ${content ? content[3] : "empty"}`;
   if (!content) return;
-  const [text, colour, parts] = content;
-  element.style.setProperty("--hue", COLOURS[colour % COLOURS.length]);
+  const [text, tone, parts] = content;
+  element.style.setProperty("--hue", tone);
   const held = "color-mix(in srgb, var(--hue) 62%, light-dark(#fff, #16181c))", lacks = "color-mix(in srgb, var(--hue) 9%, transparent)";
   const stops = parts ? Array.from({ length: size }, (_, rank) =>
     `${parts.includes(rank) ? held : lacks} ${100 * rank / size}% ${100 * (rank + 1) / size}%`) : [held, held];
@@ -24,7 +23,7 @@ function paint(cell, content, size) {
   const { clientWidth: width, clientHeight: height } = element;
   fill.style.setProperty("--turn", width * 1.2 < height ? "0deg" : "90deg");
   words.textContent = text;
-  words.hidden = Math.min(1.28 * width / text.length, 0.5 * height) < 11;
+  words.hidden = Math.min(1.28 * width / Math.max(text.length, 2), 0.66 * height) < 10;
   words.style.setProperty("--chars", Math.max(text.length, 2));
 }
 
@@ -41,7 +40,7 @@ function build(stage, panel, alone) {
   for (const [group, rows] of groups) {
     if (!group) continue;
     const label = place(make(root, "div", "group"), `${lines[rows[0]]} / span ${rows.length}`);
-    label.style.setProperty("--kind", KINDS[group]);
+    label.style.setProperty("--kind", panel.kinds[group]);
     make(label, "b", "", group);
   }
   const used = panel.rows.map(() => []);
@@ -67,14 +66,14 @@ function build(stage, panel, alone) {
 
 function start(film) {
   const data = JSON.parse(film.dataset.film), find = (what) => film.querySelector(what), stage = find(".stage");
-  const panels = data.panels.map((panel) => build(stage, panel, data.panels.length === 1));
+  const panels = data.panels.map((panel) => build(stage, { ...panel, kinds: data.kinds }, data.panels.length === 1));
   const slider = find("input"), last = data.steps.length - 1, speed = () => Number(find("select").value);
   const arcs = stage.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
   arcs.classList.add("arcs");
   film.classList.toggle("several", panels.length > 1);
   const named = new Set(panels.flatMap((panel) => panel.rows.map(([group]) => group)));
   const beside = new Set(panels.flatMap((panel) => panel.frames.flatMap((frame) => frame.bars[0].flatMap(([, , parts]) => parts.filter(([kind, share]) => share && kind !== "sent" && !named.has(kind)).map(([kind]) => kind)))));
-  for (const kind of beside) make(find(".say"), "span", "chip", kind).style.setProperty("--kind", KINDS[kind]);
+  for (const kind of beside) make(find(".say"), "span", "chip", kind).style.setProperty("--kind", data.kinds[kind]);
   let now = 0, playing = 0, flights = [];
   slider.max = last;
   data.steps.forEach((step, number) => { if (step.wrong) make(find(".ticks"), "u").style.left = `${100 * number / Math.max(last, 1)}%`; });
@@ -90,7 +89,7 @@ function start(film) {
     const x1 = one.x + one.width * (0.5 - side * 0.34), x2 = other.x + other.width * (0.5 + side * 0.34);
     const path = document.createElementNS(arcs.namespaceURI, "path"), lift = Math.min(Math.abs(x2 - x1) * 0.12, 46);
     path.setAttribute("d", `M${x1},${y1} Q${(x1 + x2) / 2},${(y1 + y2) / 2 - 2 * lift} ${x2},${y2} m${side * 9},-7 L${x2},${y2} l${side * 9},6`);
-    path.style.stroke = `color-mix(in srgb, ${COLOURS[(content?.[1] ?? 0) % COLOURS.length]} 75%, light-dark(#000, #fff))`;
+    path.style.stroke = `color-mix(in srgb, ${content?.[1] ?? "currentColor"} 75%, light-dark(#000, #fff))`;
     arcs.append(path);
     if (!added || other.width < 22) return;
     const plus = arcs.appendChild(document.createElementNS(arcs.namespaceURI, "text"));
@@ -118,7 +117,7 @@ function start(film) {
     arcs.setAttribute("viewBox", `0 0 ${stage.clientWidth} ${stage.clientHeight}`);
     arcs.setAttribute("preserveAspectRatio", "none");
     find(".event").textContent = step.words;
-    find(".notes").textContent = step.notes.length > 8 ? `${step.notes.length} messages` : step.notes.join(" · ");
+    find(".notes").textContent = step.notes.join(" · ");
     find("output").textContent = `${now} / ${last}`;
     slider.value = now;
     slider.setAttribute("aria-valuetext", step.words);
@@ -142,7 +141,7 @@ function start(film) {
         if (!bar.querySelector("b")) make(bar, "b");
         [...bar.querySelectorAll("i")].forEach((part, index) => {
           part.style.setProperty("--share", `${100 * parts[index][1] / data.longest[name]}%`);
-          part.style.setProperty("--kind", KINDS[parts[index][0]]);
+          part.style.setProperty("--kind", data.kinds[parts[index][0]]);
         });
         bar.querySelector("b").textContent = figure;
       }));
@@ -195,13 +194,17 @@ function start(film) {
   function layout() {
     const small = innerWidth < 700, count = panels.length, rows = Math.max(...panels.map((panel) => panel.rows.length));
     film.style.height = small && count > 1 ? "auto" : `${Math.max(380, innerHeight - film.getBoundingClientRect().top - scrollY - 6)}px`;
-    const ranks = Math.max(...panels.map((panel) => panel.ranks * panel.across));
-    const fit = (columns) => Math.min(innerWidth / columns / ranks, innerHeight / Math.ceil(count / columns) / (rows + 5));
-    const columns = small ? 1 : [1, 2, 3, 4].filter((number) => number <= count).reduce((best, number) => (fit(number) > fit(best) ? number : best));
+    const room = (columns) => Math.min(innerWidth / columns / 36, innerHeight / Math.ceil(count / columns) / (rows + 5) * 0.64);
+    const columns = small ? 1 : [1, 2, 3, 4].filter((number) => number <= count).reduce((best, number) => (room(number) > room(best) ? number : best));
     stage.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
     stage.style.gridAutoRows = small && count > 1 ? "330px" : "minmax(0, 1fr)";
-    const room = Math.min(innerWidth / columns / 36, innerHeight / Math.ceil(count / columns) / (rows + 5) * 0.62);
-    film.style.setProperty("--label", `${Math.max(10, Math.min(30, room))}px`);
+    film.style.setProperty("--label", `${Math.max(10, Math.min(30, room(columns)))}px`);
+    for (const panel of panels) {    // as many chunks abreast as make cells squarest
+      const { clientWidth: width, clientHeight: height } = panel.used[0][0];
+      const least = (abreast) => Math.min(width / abreast, height / Math.ceil(panel.across / abreast) * 1.3);
+      const abreast = Array.from({ length: panel.across }, (_, number) => number + 1).reduce((best, number) => (least(number) >= least(best) ? number : best));
+      panel.root.style.setProperty("--abreast", abreast);
+    }
     show(now);
   }
   addEventListener("resize", layout);

@@ -24,9 +24,14 @@ from zerosim.proofs.schedule import Cell as ScheduleCell
 from zerosim.proofs.schedule import Schedule, abbreviated, chunks_of
 from zerosim.show.columns import KIND_NAMES, KIND_WORDS
 from zerosim.show.page import Head, Section, html
+from zerosim.show.pictures import KINDS
 from zerosim.show.shown import Page
 
+SENT = "#7d868f"
+"""The colour of bars of what is sent."""
 KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
+COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#5a54c4", "#5f9a2c", "#1594a8", "#56616e")
+"""The colours of the chunks, in turn; none is that of a kind, and none is red, which is what is wrong."""
 FEW = 4
 """The most ranks whose sums in a collective are written out."""
 
@@ -41,6 +46,10 @@ class Cell:
     colour: int
     parts: tuple[int, ...] | None = None
     looks: tuple[str, ...] = ()
+
+    @property
+    def tone(self) -> str:
+        return COLOURS[self.colour % len(COLOURS)]
 
 
 Move = tuple[int, int, int, int, bool, Cell | None]
@@ -249,10 +258,7 @@ def film_page(head: Head, panels: Sequence[Panel], legend: str, first: int = 0) 
 
 def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
     """The data that `film.js` draws, in JSON's own types: of each frame only the cells that changed."""
-    longest = Counter[str]()
-    for name, _, parts in (bar for panel in panels for frame in panel.frames for bars in frame.bars for bar in bars):
-        longest[name] = max(longest[name], sum(length for _, length in parts), 1)
-    return {"first": first, "longest": longest, "panels": [{
+    return {"first": first, "longest": longest(panels), "kinds": KINDS | {"sent": SENT}, "panels": [{
         "title": panel.title, "rows": panel.rows, "across": panel.across, "ranks": len(panel.frames[0].cells),
         "frames": [{
             "words": frame.words, "moves": [(*move, plain(cell)) for *move, cell in frame.moves], "uses": frame.uses,
@@ -264,8 +270,16 @@ def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
     } for panel in panels], "steps": [step_of(panels, *step) for step in together(panels)]}
 
 
+def longest(panels: Sequence[Panel]) -> Counter[str]:
+    """The length of the longest bar of each name, to which all are drawn in scale."""
+    lengths = Counter[str]()
+    for name, _, parts in (bar for panel in panels for frame in panel.frames for bars in frame.bars for bar in bars):
+        lengths[name] = max(lengths[name], sum(length for _, length in parts), 1)
+    return lengths
+
+
 def plain(cell: Cell | None) -> list[Any] | None:
-    return None if cell is None else [cell.text, cell.colour, cell.parts, " ".join(cell.looks)]
+    return None if cell is None else [cell.text, cell.tone, cell.parts, " ".join(cell.looks)]
 
 
 def step_of(panels: Sequence[Panel], words: str, at: Sequence[int], new: Sequence[bool]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from zerosim.core.words import grouped, percentage, plural, printable, toml
+from zerosim.core.words import grouped, plural, printable, toml
 from zerosim.show import pictures
 from zerosim.show.columns import PAGE, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RowDocument, RunDocument, unit_of
@@ -149,30 +149,16 @@ def step(
         *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
           for row in traced if drawn < row.ranks),
         *(note(words) for words in about_times if traced),
-        *({"text": comparison(traced[0], other, timed=not ordered)} for other in traced[1:]),
         *([note(ORDER)] if ordered and traced else [
             table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])),
             note(ABOUT_TIMES)]),
-        note("These pictures show one stretch of a step. Dragging pans them, the wheel zooms with Ctrl; on a chosen "
-             "one + and − zoom, ← and → pan, 0 shows the whole step. Pointing at a message shows its other end."),
+        note("Dragging pans a picture, the wheel zooms it with Ctrl. Pointing at a message shows its other end."),
         *blocks])
 
 
 ORDER = ("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The pictures "
          "show the order of events instead; zerosim plan computes times for a cluster, and zerosim run -v prints what "
          "was measured.")
-
-
-def comparison(first: RowDocument, other: RowDocument, *, timed: bool) -> str:
-    """A sentence on the bytes and, if times tell anything, on the time of a row relative to the first one."""
-    sent, sends = first.mean("sent_bytes"), other.mean("sent_bytes")
-    ratios = [f"sends {sends / sent:.2f}× the bytes"] if sent else []
-    ratios += [f"takes {other.step_ns / first.step_ns:.2f}× the time"] if first.step_ns and timed else []
-    of, hidden = f" of {first.name}" if ratios else "", other.hidden
-    if not timed:
-        return f"{other.name} {' and '.join(ratios) or 'sends nothing'}{of}."
-    return f"{other.name} {' and '.join(ratios)}{of}: " + (
-        "nothing is communicated." if hidden is None else f"{percentage(hidden)} of its communication is overlapped.")
 
 
 def differences(one: RunDocument, other: RunDocument) -> list[Section]:

@@ -52,7 +52,7 @@ NAMES: Spec = {"minExtent": 165}
 BYTES: Spec = {"field": "bytes", "type": "quantitative", "stack": "zero", "axis": {"format": "~s"}}
 ZOOM: Spec = {"name": "time", "bind": "scales", "select": {
     "type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey || event.metaKey]"}}
-"""Dragging pans, and the wheel zooms with Ctrl; its signal is `time_ms` or `time_event`."""
+"""Dragging pans, and the wheel zooms with Ctrl."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from zerosim.core.words import plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.proofs.contents import Contents, contents_of
 from zerosim.show.columns import KIND_WORDS
+from zerosim.show.drawing import strip
 from zerosim.show.film import Panel, film_page, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head, Section, html, note
-from zerosim.show.shown import Page, Shown, printed
+from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.training.config import Config
 
 ROOM, FIGURE = 8, 5
@@ -133,9 +134,6 @@ def shown_step(step: RecordedStep) -> Shown:
 
     A row, one for each event of each rank, has `moment`, `what`, `unit`, `rank`, `sent_bytes`, `held_bytes`.
     """
-    def page() -> Page:
-        return steps_page([step])
-
     return Shown(
         step, step.fault is None, step.verdict,
         f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>",
@@ -144,7 +142,8 @@ def shown_step(step: RecordedStep) -> Shown:
             {"moment": number, "what": event["what"], "unit": event["unit"], "rank": rank,
              "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for number, event in enumerate(document["moments"], 1) for rank, part in enumerate(event["ranks"])],
-        make_page=page)
+        draw=lambda: Picture(strip(film_of(step)[0], [step.about, *step.verdict.split("\n")]), step.title),
+        make_page=lambda: steps_page([step]))
 
 
 def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
@@ -169,14 +168,14 @@ def steps_page(steps: Sequence[RecordedStep]) -> Page:
     title, about = " · ".join(step.title for step in steps), "; ".join(dict.fromkeys(step.about for step in steps))
     try:
         films = [film_of(step) for step in steps]
-    except Exception as error:    # of a user's code, which need not run on symbols
+    except UsageError as error:
         head = Head(title, [step.verdict for step in steps], all(step.fault is None for step in steps), about)
-        why = note(f"The cells of this step are not drawn: {type(error).__name__}: {error}")
+        why = note(str(error))
         drawings = [{"code": printed(partial(show_step, step=step), 2000)} for step in steps]
         return Page(html([head], [Section("step", "Event by event", [why, *drawings])]), f"{title} step by step")
     about = "; ".join([about, *(f"the cells of {step.title} are not those of its training: {difference}"
                                 for step, (_, difference) in zip(steps, films, strict=True) if difference)])
-    faults = [f"{step.title}: {step.verdict}" for step in steps if step.fault]
+    faults = [f"{step.title}: {line}" for step in steps if step.fault for line in step.verdict.split("\n")]
     head = Head(title, faults or [steps[0].verdict], not faults, about)
     return film_page(head, [panel for panel, _ in films], LEGEND)
 
@@ -184,11 +183,14 @@ def steps_page(steps: Sequence[RecordedStep]) -> Page:
 def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
     """The film of a step, and the first difference between its run on symbols and the training, or None.
 
-    Raises `UsageError` for too many ranks, and the exception of code that does not run on symbols.
+    Raises `UsageError` for too many ranks, and for code that does not run on symbols.
     """
     if step.config.ranks > MOST_DRAWN:
         raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, and {step.config.ranks} are too many")
-    contents = contents_of(step.config, LIMIT_SECONDS)
+    try:
+        contents = contents_of(step.config, LIMIT_SECONDS)
+    except Exception as error:    # of a user's code
+        raise UsageError(f"The cells of this step are not drawn: {type(error).__name__}: {error}") from error
     beside = [[part.held_bytes for part in event.ranks] for event in step.events]
     return of_step(step.title, contents, beside), first_difference(contents, step.events)
 
