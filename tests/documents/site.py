@@ -37,7 +37,7 @@ MOST_COLUMNS = 100
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]*\ssrc=\"(?:https?:)?//[^\"]*\"|<link[^>]*rel=\"stylesheet\"[^>]*href=\"(?:https?:)?//[^>]*>")
-
+STEPPED = re.compile(r"`zerosim (show [^`]* --html (\S+))`")
 
 DARK = {"white": "#1e2129", "#000": "#e3e5e8", "#1c1c1c": "#f5f5f5"}
 """The ground and the inks of pictures in the dark scheme; all other colours have a meaning and stay."""
@@ -124,6 +124,13 @@ def gathered(page, folder):
     return LINK.sub(link, page.read_text()).replace("<details>", '<details markdown="1">')
 
 
+def stepped(found):
+    """A command of the gallery that writes a page, as a link to that page, once written below the current folder."""
+    Path(found[2]).parent.mkdir(exist_ok=True)
+    printed(*found[1].split())
+    return f"[{found[0]}]({found[2]})"
+
+
 def dark(picture):
     """An SVG for the dark scheme."""
     return re.sub(r'(?<=fill=")(white|#000|#1c1c1c)(?=")', lambda found: DARK[found[0]], picture)
@@ -135,6 +142,9 @@ def gather(folder):
         place = folder / page.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(gathered(page, folder))
+    for page in folder.glob("docs/gallery.md"):
+        with contextlib.chdir(page.parent):
+            page.write_text(STEPPED.sub(stepped, page.read_text()))
     (folder / "cli.md").write_text(commands())
     (folder / "api.md").write_text(api())
     (folder / "operations.md").write_text(operations())

@@ -22,9 +22,8 @@ MOST_CELLS = 8_000
 RED = "#c8102e"
 LEGEND = ("2+3+0: ranks in order of addition; 1…3: 1+2+3; 2[1]: chunk 1 of rank 2",
           "⊕ adds what arrives; ✓ complete; (1): not yet in its final place")
-HEIGHT, CHARACTER, MOST_WIDE = 20, 8, 1400
-"""Pixels: the height of a cell, the width of a character in it, and the width of a picture with several frames abreast.
-"""
+HEIGHT, CHARACTER = 20, 8
+"""Pixels: the height of a cell, and the width of a character in it."""
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
@@ -90,7 +89,7 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
     width = 30 if across > 1 else max(CHARACTER * max(map(len, texts), default=1) + 8, 64)
     left, column = CHARACTER * max(map(len, [*names, *bars])) + 10, width * across + 12
     wide, tall = left + ranks * column + 16, (rows + len(bars) + 2) * HEIGHT + 26
-    abreast = min(len(frames), max(1, MOST_WIDE // wide))
+    abreast = min(len(frames), max(1, (960 if across == 1 else 1400) // wide))
     whole = max(abreast * wide, 420)
     lines = [part for line in lines for part in wrap(line, whole // 7)]
     top, high = 30 + 15 * len(lines), 30 + 15 * len(lines) + -(-len(frames) // abreast) * tall
