@@ -37,14 +37,15 @@ def faults(contents):
              for rank, held in enumerate(moment.ranks) for cell, content in enumerate(held.cells)
              if contents.wrong(cell, content)]
     cells = range(len(contents.rows) * contents.size)
-    return wrong, [(rank, cell) for rank in range(contents.size) for cell in cells if contents.lacks(rank, cell)]
+    return wrong, [(rank, cell) for rank in range(contents.size) for cell in cells if contents.ends_wrong(rank, cell)]
 
 
 @pytest.mark.parametrize("name", [*STAGES])
-@pytest.mark.parametrize(("ranks", "groups"), [(1, {}), (2, {}), (3, {}), (4, {}), (4, {"shard_ranks": 2}), (8, {})])
+@pytest.mark.parametrize(("ranks", "groups"), [(1, {}), (2, {}), (3, {}), (4, {}), (4, {"shard_ranks": 2}), (8, {}),
+                                              (4, {"secondary_ranks": 2})])
 def test_symbols_hold_and_send_what_a_training_does(name, ranks, groups):
     """In every event, every rank, every kind and every other rank; nothing is wrong, and nothing is lacking."""
-    if groups and name == "ddp":
+    if groups and (name == "ddp" or "secondary_ranks" in groups and name != "zero3"):
         return
     step, contents = recorded(name, ranks, **groups)
     assert first_difference(contents, step.events) is None
@@ -111,6 +112,30 @@ def unreduced(replica, batch):
     reduce = replica.reduce
     replica.reduce = lambda unit, full: full if unit.name == "layers.1" else reduce(unit, full)
     return zero2.step(replica, batch)
+
+
+@stage(sharded=("optimizer", "gradients", "parameters"))
+def frees_late(replica, batch):
+    """Stage III that refers to the gathered weights of one unit until the next step."""
+    gather = replica.gather
+
+    def gathered(unit):
+        weights = gather(unit)
+        replica.kept = weights if unit.name == "layers.1" else replica.kept
+        return weights
+
+    replica.gather, replica.kept = gathered, None
+    return zero3.step(replica, batch)
+
+
+def test_a_late_release_is_seen_while_it_lasts_and_is_wrong_at_the_end():
+    step, contents = recorded(frees_late, 3)
+    wrong, ends = faults(contents)
+    assert (step.fault, wrong) == (None, [])    # all bits are right
+    row = contents.rows.index(("parameters", "layers.1"))
+    assert ends == [(rank, 3 * row + chunk) for rank in range(3) for chunk in range(3) if chunk != rank]
+    assert all(None not in rows["parameters", "layers.1"] for rows in at(contents, "forward", "layers.2"))
+    assert [frame.wrong for frame in film_of(step)[0].frames].index(True) == len(contents.moments) - 1
 
 
 def test_a_wrong_owner_and_a_missing_sum_are_seen_where_they_begin():

@@ -99,7 +99,8 @@ class Contents:
     units: Sequence[str]
     sharded: Sequence[Kind]
     owned: Sequence[Sequence[int]]
-    """The chunks that each rank owns."""
+    secondary: Sequence[Sequence[int]]
+    """The chunks that each rank owns, and those of its second shard of the weights."""
     slots: Sequence[str]
     """The slots of the optimizer state."""
     element_bytes: Sequence[int]
@@ -125,13 +126,15 @@ class Contents:
         return len({*terms}) < len(terms) or any(
             not isinstance(leaf, Term) or leaf.element != self.element(cell) for leaf in terms)
 
-    def lacks(self, rank: int, cell: int) -> bool:
-        """Whether a rank ends the step without what its stage keeps in a cell: a complete sum, or the last update."""
+    def ends_wrong(self, rank: int, cell: int) -> bool:
+        """Whether a rank ends the step without what its stage keeps in a cell, a complete sum or the last update, or
+        with another's chunk of a sharded state, which it should have freed."""
         kind, chunk = self.rows[cell // self.size][0], cell % self.size
+        content = self.moments[-1].ranks[rank].cells[cell]
         sharded = "optimizer" if kind == "gradients" else kind    # Stage I keeps gradients in full, and reduces its own
         if sharded in self.sharded and chunk not in self.owned[rank]:
-            return False
-        content = self.moments[-1].ranks[rank].cells[cell]
+            secondary = kind == "parameters" and chunk in self.secondary[rank]
+            return content is not None and kind in self.sharded and not secondary
         if kind == "gradients":
             return content is None or not complete(content, self.element(cell), self.size)
         return not isinstance(content, State) or content.updates != self.updates
@@ -392,7 +395,8 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
         rest(recorder)
 
     spawn(program, size, limit_seconds=limit_seconds)
-    contents = Contents(size, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes], config.rule.slots,
+    contents = Contents(size, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
+                        [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
                         element_bytes, steps, [*moments_of(events, size)])
     began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks
                       for cell, content in enumerate(held.cells))

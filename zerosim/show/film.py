@@ -180,7 +180,7 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
         others = trained[events - 1] if events else [{}] * contents.size
         frames.append(Frame(
             words_of(contents, moment, contents.moments[max(number - 1, 0)]),
-            [[drawn_state(contents, cell, content, last and contents.lacks(rank, cell))
+            [[drawn_state(contents, cell, content, last and contents.ends_wrong(rank, cell))
               for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)],
             *moves_of(contents, moment),
             [row for row, (kind, unit) in enumerate(contents.rows) if unit == moment.unit and kind in moment.uses],
@@ -198,11 +198,11 @@ def memory_bars(held: Mapping[Any, int], trained: Mapping[str, int], sent: int) 
             ("sent, kB", f"{sent / 1e3:.1f}", [("sent", sent)])]
 
 
-def drawn_state(contents: Contents, cell: int, content: Any, lacks: bool = False) -> Cell | None:
-    """A cell of a step; it is also wrong if it `lacks` something at the end of the step."""
-    if content is None and not lacks:
+def drawn_state(contents: Contents, cell: int, content: Any, ends_wrong: bool = False) -> Cell | None:
+    """A cell of a step; it is also wrong if it `ends_wrong`: something is missing, or was not freed."""
+    if content is None and not ends_wrong:
         return None
-    kind, wrong = contents.rows[cell // contents.size][0], lacks or contents.wrong(cell, content)
+    kind, wrong = contents.rows[cell // contents.size][0], ends_wrong or contents.wrong(cell, content)
     if isinstance(content, State):
         new = content.updates == contents.updates
         letters = ["w"] if kind == "parameters" else [slot[0] for slot in contents.slots]
