@@ -45,7 +45,7 @@ def faults(contents):
                                               (4, {"secondary_ranks": 2})])
 def test_symbols_hold_and_send_what_a_training_does(name, ranks, groups):
     """In every event, every rank, every kind and every other rank; nothing is wrong, and nothing is lacking."""
-    if groups and (name == "ddp" or "secondary_ranks" in groups and name != "zero3"):
+    if groups and (name == "ddp" or ("secondary_ranks" in groups and name != "zero3")):
         return
     step, contents = recorded(name, ranks, **groups)
     assert first_difference(contents, step.events) is None

@@ -15,6 +15,7 @@ from zerosim.extend import stage
 from zerosim.proofs.contents import contents_of
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
+from zerosim.show.drawing import schedule_page
 from zerosim.show.film import COLOURS, film, of_schedule, together
 from zerosim.show.recorded import recorded_stage
 from zerosim.show.step import film_of
@@ -105,6 +106,10 @@ def test_a_wrong_program_is_red_where_it_goes_wrong(program, size, first, cells)
            for place, cell in enumerate(of) if "wrong" in cell.looks]
     assert red[: len(cells)] == cells
     assert frames[-1].wrong
+    said = schedule_page(scheduled(subject(program), size))
+    name = "vector" if len(frames[0].cells[0]) == 1 else f"chunk {cells[0][1]}"
+    assert [f"wrong: rank {cells[0][0]}, {name}" in step["notes"] for step in Seen(said.html).films[0]["steps"]].index(
+        True) == first
 
 
 def test_several_stages_are_one_result(tmp_path):

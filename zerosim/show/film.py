@@ -90,6 +90,11 @@ class Panel:
     across: int
     frames: Sequence[Frame]
 
+    def name_of(self, place: int) -> str:
+        """The name of a cell in words."""
+        chunk = f", chunk {place % self.across}" * (self.across > 1)
+        return " ".join(self.rows[place // self.across]).strip() + chunk
+
 
 def looking(**looks: bool) -> tuple[str, ...]:
     return tuple(look for look, holds in looks.items() if holds)
@@ -288,7 +293,8 @@ def step_of(panels: Sequence[Panel], words: str, at: Sequence[int], new: Sequenc
     fresh = [(panel.title, frame) for panel, frame, is_new in zip(panels, frames, new, strict=True) if is_new]
     return {
         "words": words if all(new) else f"{joined([title for title, _ in fresh])}: {words}", "at": at, "new": new,
-        "notes": frames[0].notes if len(panels) == 1 else (), "begins": any(frame.begins for _, frame in fresh),
+        "notes": [*red_words(panels[0], frames[0]), *frames[0].notes] if len(panels) == 1 else (),
+        "begins": any(frame.begins for _, frame in fresh),
         "wrong": any(frame.wrong for frame in frames)}
 
 
@@ -323,9 +329,19 @@ def merged(lists: Sequence[Sequence[str]]) -> list[str]:
 
 
 def numbers(panel: Panel) -> dict[str, Any]:
-    """The film as a table: a line for each frame, with its messages and the bars of every rank."""
-    ranks = [f"rank {rank}" for rank in range(len(panel.frames[0].cells))]
-    return {"heads": [panel.title, "messages", *ranks], "rows": [
-        [frame.words, "; ".join(frame.notes),
-         *("; ".join(f"{name}: {figure}" for name, figure, _ in bars) for bars in frame.bars)]
-        for frame in panel.frames]}
+    """The film as a table: a line for each frame, with its messages, and the bars and new contents of every rank."""
+    def changed(number: int, rank: int) -> list[str]:
+        now, before = (panel.frames[at].cells[rank] for at in (number, max(number - 1, 0)))
+        return [f"{panel.name_of(place)}: {(cell.text or 'not filled') if cell else 'empty'}"
+                for place, cell in enumerate(now) if not number or cell != before[place]]
+
+    ranks = range(len(panel.frames[0].cells))
+    return {"heads": [panel.title, "messages", *(f"rank {rank}" for rank in ranks)], "rows": [
+        [frame.words, "; ".join([*red_words(panel, frame), *frame.notes]), *("; ".join([
+            *(f"{name}: {figure}" for name, figure, _ in frame.bars[rank]), *changed(number, rank)]) for rank in ranks)]
+        for number, frame in enumerate(panel.frames)]}
+
+
+def red_words(panel: Panel, frame: Frame) -> list[str]:
+    return [f"wrong: rank {rank}, {panel.name_of(place)}" for rank, cells in enumerate(frame.cells)
+            for place, cell in enumerate(cells) if cell is not None and "wrong" in cell.looks]
