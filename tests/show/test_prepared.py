@@ -184,7 +184,7 @@ def test_a_schedule_shows_itself():
     wrong = zs.show(mine_all_reduce, ranks=2, claims="reduce")
     assert (wrong.passed, wrong.subject.subject.collective) == (False, "reduce")
     large = zs.show("tree.broadcast", np.int64(128), root=2)
-    assert (large.subject.root, set(zs.show("ring.all_reduce", ranks=15)._repr_mimebundle_())) == (2, {"text/plain"})
+    assert (large.subject.root, set(zs.show("ring.all_reduce", ranks=17)._repr_mimebundle_())) == (2, {"text/plain"})
 
 
 def test_a_step_of_a_stage_shows_itself(tmp_path):
@@ -196,7 +196,7 @@ def test_a_step_of_a_stage_shows_itself(tmp_path):
     assert len(rows) == 2 * len(found.document["moments"])
     assert rows[0] | {"held_bytes": 0} == {
         "moment": 1, "what": "all_gather", "unit": "layers.0", "rank": 0, "sent_bytes": 8320, "held_bytes": 0}
-    assert found._repr_mimebundle_() == {"text/plain": str(found)}
+    assert found._repr_mimebundle_() == {"text/plain": str(found), "image/svg+xml": found.picture().svg}
     assert "srcdoc" in Seen(html(found.page())).given[0]
     with pytest.raises(UsageError, match="there is no picture of this: print it"):
         found.picture()
