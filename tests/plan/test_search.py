@@ -10,9 +10,10 @@ from tests.pages import refused
 from tests.sampling import one_in
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.plan import search
 from zerosim.plan.planning import Unplanned
 from zerosim.plan.reading import scenario_of
-from zerosim.plan.search import LeastTimes, fastest, layouts_of, most_at_rest, space, written
+from zerosim.plan.search import Least, fastest, layouts_of, space, written
 
 PINNED = {f"parallel.{name}": 1 for name in (
     "tensor_ranks", "pipeline_ranks", "model_chunks", "context_ranks", "expert_ranks")}
@@ -55,11 +56,12 @@ def layouts(changes):
 @pytest.mark.parametrize("changes", one_in(3, CASES), ids=range(len(CASES)))
 def test_the_fastest_layouts_are_those_of_an_exhaustive_search_and_none_is_below_its_bounds(changes):
     found = layouts(changes)
-    rows, least = [layout.planned() for layout in found], LeastTimes()
+    rows, least = [layout.planned() for layout in found], Least()
     assert len({row.name for row in rows}) == len(rows) > 7
     for layout, row in zip(found, rows, strict=True):
-        assert most_at_rest(layout) <= row.peak_bytes, row.name
-        assert least.seconds(layout) <= row.step_seconds, row.name
+        bytes_, seconds = least.bytes_and_seconds(layout)
+        assert bytes_ <= row.peak_bytes, row.name
+        assert seconds <= row.step_seconds, row.name
     seconds = sorted(row.step_seconds for row in rows if row.fits)
     for most in (1, 5, 10**6):
         searched = fastest(found, most)
@@ -68,12 +70,21 @@ def test_the_fastest_layouts_are_those_of_an_exhaustive_search_and_none_is_below
         assert searched.planned < len(rows) or not searched.slower + searched.too_large
 
 
-def test_a_bound_that_is_too_high_loses_a_layout(monkeypatch):
+@pytest.mark.parametrize("more", [(0, 9), (1e12, 0)])
+def test_a_bound_that_is_too_high_loses_a_layout(more, monkeypatch):
     found = layouts(CASES[0] | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
-    right, proved = [row.layout for row in fastest(found, 1).rows], LeastTimes.seconds
+    right, proved = fastest(found, 1).rows[0].layout, Least.bytes_and_seconds
     assert fastest(found, 1).slower > 0
-    monkeypatch.setattr(LeastTimes, "seconds", lambda self, row: 9 * (row.layout == right[0]) + proved(self, row))
-    assert [row.layout for row in fastest(found, 1).rows] != right
+    monkeypatch.setattr(Least, "bytes_and_seconds", lambda self, row: tuple(
+        bound + wrong * (row.layout == right) for bound, wrong in zip(proved(self, row), more, strict=True)))
+    assert fastest(found, 1).rows[0].layout != right
+
+
+@pytest.mark.parametrize("changes", CASES, ids=range(len(CASES)))
+def test_what_is_plainly_no_layout_is_none_and_nothing_else(changes, monkeypatch):
+    few = {layout.layout for layout in layouts(changes)}
+    monkeypatch.setattr(search, "is_none", lambda *given: False)
+    assert {layout.layout for layout in layouts(changes)} == few
 
 
 def test_a_refused_layout_only_drops_out(monkeypatch):
@@ -159,7 +170,7 @@ def test_sequences_of_a_mixture_are_in_pieces_only_with_queues_for_them(queue, p
 
 
 def test_what_nothing_fits_is_advised():
-    found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 6e9}} | PINNED, search=2).subject
+    found = zs.plan("llama3_8b", set=SMALL | {"cluster.figures": {"memory": 4e9}} | PINNED, search=2).subject
     assert (found.best, len(found.rows)) == (None, 1)
     assert found.advice.startswith("It fits on ")
 

@@ -96,7 +96,7 @@ def test_offloading_takes_the_longer_the_slower_its_link():
     ("--ranks 12", "12 ranks do not fill hosts of 8 devices"),
     ("--sweep a.b=1", "unknown key 'a'"), ("--sweep train.micro_batch=1,x", 'found "x"'),
     ("--sweep train.micro_batch=1 --sweep train.micro_batch=2", "train.micro_batch is swept twice"),
-    ("--set parallel.order=exact", "parallel.order exact adds"),
+    ("--set parallel.order=exact --set parallel.accumulation=boundary", "parallel.order exact adds"),
     ("--set cluster.device=h100_80", "cluster.device: no device \"h100_80\"; did you mean 'h100_80gb'?"),
     ("--set cluster.device=h999", "there are v100_32gb"),
     ("--set cluster.device={flops=1e12}", "lacks memory_bandwidth"),

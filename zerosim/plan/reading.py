@@ -21,6 +21,7 @@ from zerosim.plan.search import (
     layouts_of,
     samples,
     space,
+    uncollected,
     written,
 )
 from zerosim.scenario import Scenario, Source, load
@@ -99,6 +100,7 @@ def read_search(
     if any(own.variant for _, own in scenarios):
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
+    @uncollected()
     def on(count: int) -> Plan:
         layouts, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
         for names, own in scenarios:

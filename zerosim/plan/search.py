@@ -9,11 +9,13 @@ wanted: so none that is faster is left out.
 """
 
 import dataclasses
+import gc
 import itertools
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, zip_longest
 from math import inf, prod
 from operator import attrgetter
@@ -35,6 +37,7 @@ from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.sections import Check, Data, Parallel
 from zerosim.stages.pipeline import pieces
+from zerosim.stages.schedules import SCHEDULES
 from zerosim.training.config import Config
 from zerosim.verdict.resting import unit_bytes
 
@@ -70,6 +73,18 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
     }
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python from searching the thousands of layouts for cycles, of which there are none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def doubled(last: int) -> list[int]:
     """1 and its doubles up to `last`; 1 alone if that is less."""
     return [1 << number for number in range(max(last, 1).bit_length())]
@@ -92,14 +107,18 @@ class Searched(NamedTuple):
 
 
 def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: float = inf) -> Searched:
-    """The `most` fastest of the layouts that fit or, if none does, the one that keeps the least between steps.
+    """The `most` fastest of the layouts that fit or, if none does, the one whose least memory is the smallest.
 
     With `further`, only so many are planned once there are enough, and a faster one may be left out.
     """
-    rows, refused, resting = list[PlannedRow](), list[ZerosimError](), [most_at_rest(row) for row in layouts]
-    small = [number for number, row in enumerate(layouts) if resting[number] <= row.cluster.device.memory]
-    least, planned = LeastTimes(), 0
-    for seconds, number in sorted((least.seconds(layouts[number]), number) for number in small):
+    rows, refused, planned = list[PlannedRow](), list[ZerosimError](), 0
+    held, small, least = list[float](), list[tuple[float, int]](), Least()
+    for number, layout in enumerate(layouts):
+        bytes_, seconds = least.bytes_and_seconds(layout)
+        held.append(bytes_)
+        if bytes_ <= layout.cluster.device.memory:
+            small.append((seconds, number))
+    for seconds, number in sorted(small):
         if len(rows) == most:
             further -= 1
             if seconds >= rows[-1].step_seconds or further < 0:
@@ -115,74 +134,133 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: flo
     if not valid:
         raise refused[0]
     if not rows:
-        rows = [layouts[min(range(len(layouts)), key=lambda number: resting[number])].planned()]
+        rows = [layouts[min(range(len(layouts)), key=lambda number: held[number])].planned()]
     return Searched(tuple(rows), valid, planned, len(layouts) - len(small), len(small) - len(refused) - planned)
 
 
-def most_at_rest(row: Unplanned) -> float:
-    """Bytes that the layout's fullest rank keeps at least between steps, by formula: the mean of a pipeline's ranks."""
-    config, sharing = row.config, Sharing.of(row.config, row.cluster)
+def at_rest(row: Unplanned) -> tuple[float, float]:
+    """Bytes that the layout's fullest rank keeps at least between steps, by formula: those of gradients are the second.
+
+    In a pipeline, they are the mean over its ranks.
+    """
+    config, sharing, kept = row.config, Sharing.of(row.config, row.cluster), Counter[str]()
     alike = defaultdict[Any, list[Unit]](list)
     for unit in config.model.units:
         alike[unit.count, unit.frozen, len(unit.segments), sharing.share(unit.name)].append(unit)
-    kept = [len(units) * count * sharing.share(units[0].name, kind) for units in alike.values()
-            for kind, (count, _) in unit_bytes(config, units[0]).items() if kind in MODEL_STATES]
-    return sum(kept) / config.directions.pipeline
+    for units in alike.values():
+        for kind, (count, _) in unit_bytes(config, units[0]).items():
+            kept[kind] += len(units) * count * sharing.share(units[0].name, kind) / config.directions.pipeline
+    gradients = kept.pop("gradients", 0.0)
+    return sum(kept[kind] for kind in MODEL_STATES), gradients
+
+
+class LayersAlone(NamedTuple):
+    """A micro-batch on one data rank: the nanoseconds of each run of layers that is gathered together, forward and
+    backward, the loss included; the peak of activations; and what a block adds to them in forward, 0 if unknown."""
+
+    ns: list[int]
+    peak: int
+    of_block: int = 0
 
 
 @dataclass(frozen=True)
-class LeastTimes:
-    """Times that no layout is below, by those in which one data rank computes a micro-batch in one piece.
+class Least:
+    """Times and memory that no layout is below, by those in which one data rank computes a micro-batch in one piece.
 
     Rank r of p in a pipeline computes its pieces of the model for all m micro-batches. Before, one of them has passed
     pieces 0 … r − 1 forward; after, one passes them backward, in a schedule that does not split it. So the step takes
     at least m Σ t(r + k p) + t(0) + … + t(r − 1), where t(i) is the time of a micro-batch in piece i, both ways.
-    Layouts that differ in stage, groups or pipeline share the times of layers.
+
+    A rank has what it keeps between steps, but for gradients, beside the activations of a micro-batch, and from the
+    second micro-batch on the gradients of earlier ones: shards, or all of them if they are reduced once a step. Rank r
+    of a pipeline has the activations of the micro-batches that its schedule begins before it ends others. The fullest
+    rank has at least the mean.
+
+    Layouts that differ in stage, groups, accumulation or pipeline share the rehearsal of their layers.
     """
 
-    _ns: dict[Any, list[int]] = field(default_factory=dict)
+    _alone: dict[Any, LayersAlone] = field(default_factory=dict)
 
-    def seconds(self, row: Unplanned) -> float:
-        """The seconds that the layout's step cannot be below."""
-        config = row.config
-        key, ranks = (alone(config).settings, row.scenario.cluster), config.directions.pipeline
-        if key not in self._ns:
-            self._ns[key] = layers_ns(row)
-        count, layers = (1, ()) if ranks == 1 else (config.parallel.pieces, config.parallel.pipeline_layers)
-        cuts = pieces(config.layers, count, layers)
-        piece_ns = [sum(self._ns[key][cut.start : cut.stop]) for cut in cuts]
+    def bytes_and_seconds(self, row: Unplanned) -> tuple[float, float]:
+        """The bytes that the layout's fullest rank has at least, and the seconds that its step takes at least; if states
+        alone do not fit, no more than these and 0."""
+        config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
+        if states + gradients > row.cluster.device.memory:
+            return states + gradients, 0.0
+        key = alone(config).settings, row.scenario.cluster
+        if key not in self._alone:
+            self._alone[key] = layers_alone(row)
+        layers, cuts, earlier = self._alone[key], cuts_of(config), gradients if config.part_by_part else 0.0
+        piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
         passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
-        return max(config.block * sum(piece_ns[rank::ranks]) + before
-                   for rank, before in zip(range(ranks), passing, strict=False)) / NS
+        seconds = max(config.block * sum(piece_ns[rank::ranks]) + before
+                      for rank, before in zip(range(ranks), passing, strict=False)) / NS
+        if config.block > 1 and config.accumulation == "boundary":
+            tuned, size = Sharing.of(config, row.cluster).tuned, config.precision.weights.itemsize
+            earlier = sum(unit.count * size * tuned.get((unit.name, "gradients"), 1.0)
+                          for unit in config.model.units if not unit.frozen) / ranks
+        if ranks == 1:
+            return states + max(gradients, earlier + layers.peak), seconds
+        blocks = [len(cut) - (cut.start == 0) - (cut.stop == cuts[-1].stop) for cut in cuts]
+        begun = sum(most_begun(config.parallel.schedule, rank, ranks, min(config.block, 2 * ranks),
+                               tuple(blocks[rank::ranks])) for rank in range(ranks))
+        return states + max(gradients, earlier, begun * layers.of_block / ranks), seconds
 
 
-def layers_ns(row: Unplanned) -> list[int]:
-    """The nanoseconds of a micro-batch forward and backward in each run of layers that is gathered together, the loss
-    included, on one data rank. One block of two stands for the equal blocks of a deep model.
+def cuts_of(config: Config) -> list[range]:
+    """The runs of layers in each piece of a row's pipeline."""
+    ranks, parallel = config.directions.pipeline, config.parallel
+    return pieces(config.layers, *((1,) if ranks == 1 else (parallel.pieces, parallel.pipeline_layers)))
+
+
+@lru_cache(maxsize=4096)
+def most_begun(schedule: str, rank: int, ranks: int, micro_batches: int, blocks: tuple[int, ...]) -> int:
+    """The most blocks that a rank has run forward and not backward; `blocks` has those of each model chunk.
+
+    >>> most_begun("1f1b", 0, 4, 8, (2,)), most_begun("1f1b", 3, 4, 8, (2,))
+    (8, 2)
     """
+    slots = SCHEDULES[schedule](rank, ranks, micro_batches, len(blocks))
+    return max(accumulate({"F": 1, "B": -1}.get(slot.what, 0) * blocks[slot.chunk] for slot in slots))
+
+
+def layers_alone(row: Unplanned) -> LayersAlone:
+    """The layers of a row on one data rank. Three blocks stand for the equal blocks of a deep model."""
     layers, recompute = row.config.keys.layers, row.config.parallel.recompute
     equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
     if equal and layers > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
         with suppress(ZerosimError):
-            first, block, other, last = runs_ns(shortened(row, 2), row.cluster)
-            return [first, block, *[other] * (layers - 1), last]
-    return runs_ns(row.config, row.cluster)
+            (first, block, other, third, last), peak, more = runs_alone(shortened(row, 3), row.cluster)
+            return LayersAlone(
+                [first, block, *[other] * (layers - 2), third, last], peak + (layers - 3) * more, more)
+    return runs_alone(row.config, row.cluster)._replace(of_block=0)
 
 
 SHORTER = 4
 """A model of more blocks is computed from a shorter one."""
 
 
-def runs_ns(config: Config, cluster: Cluster) -> list[int]:
-    """The nanoseconds of each run of layers, by the spans of a step: forward in order, then backward from the last."""
-    forward, backward = list[int](), [0]
-    for span in rehearse(alone(config), cluster, traced=True).clock.spans:
+def runs_alone(config: Config, cluster: Cluster) -> LayersAlone:
+    """The runs of layers by the spans of a step: forward in order, then backward from the last.
+
+    The peak is that from the end of the last block but one forward to the end of the last block backward.
+    """
+    rehearsal = rehearse(alone(config), cluster, traced=True)
+    forward, backward, ended = list[int](), [0], defaultdict[str, list[int]](list)
+    for span in rehearsal.clock.spans:
+        ended[span.what].append(span.end_ns)
         if span.what == "forward":
             forward.append(span.end_ns - span.begin_ns)
         elif span.what in ("loss", "recompute", "backward"):
             backward[-1] += span.end_ns - span.begin_ns
             backward += [0] * (span.what == "backward")
-    return [ns + back for ns, back in zip_longest(reversed(forward), backward[: len(forward)], fillvalue=0)][::-1]
+    ns = [ns + back for ns, back in zip_longest(reversed(forward), backward[: len(forward)], fillvalue=0)][::-1]
+    if len(forward) < SHORTER:
+        return LayersAlone(ns, rehearsal.peak["activations"])
+    held = [(at, kinds.get("activations", 0)) for at, kinds in rehearsal.curve]
+    two, one = ([bytes_ for at, bytes_ in held if at <= ended["forward"][number]][-1] for number in (-3, -4))
+    between = range(ended["forward"][-3], ended["backward"][1] + 1)
+    return LayersAlone(ns, max(count for at, count in held if at in between), two - one)
 
 
 def shortened(row: Unplanned, layers: int) -> Config:
@@ -194,7 +272,7 @@ def shortened(row: Unplanned, layers: int) -> Config:
 
 
 ALONE: Mapping[str, Any] = {"shard_ranks": 0, "secondary_ranks": 0, "pipeline_ranks": 1, "model_chunks": 1,
-                            "pipeline_layers": (), "schedule": "1f1b"}
+                            "pipeline_layers": (), "schedule": "1f1b", "accumulation": "boundary"}
 """The keys of [parallel] of one data rank without a pipeline."""
 
 
@@ -216,10 +294,10 @@ def layouts_of(
     layouts, refused = dict[Identity, Unplanned](), None
     for combination in itertools.product(*values.values()):
         keys = dict(zip(values, combination, strict=True))
-        if refused and scenario.world.ranks % prod(keys.get(f"parallel.{name}_ranks", 1) for name in SPLITTING):
-            continue
         if "train.micro_batch" in keys:     # the samples that experts share
             keys["train.micro_batch"] *= keys.get("parallel.expert_ranks", 1)
+        if refused and is_none(keys, scenario.world.ranks, batch or samples(scenario)):
+            continue
         if keys.get("parallel.model_chunks", 1) > 1 and scenario.parallel.schedule == Parallel().schedule:
             keys["parallel.schedule"] = "interleaved_1f1b"
         try:
@@ -236,6 +314,21 @@ def layouts_of(
     if not layouts and refused is not None:
         raise refused
     return layouts
+
+
+def is_none(keys: Mapping[str, Any], ranks: int, batch: int) -> bool:
+    """Whether it is plain from the searched keys alone that they are refused, or that one of them has no effect."""
+    tensor, pipeline, places = keys.get(TENSOR), keys.get(PIPELINE), prod(
+        keys.get(f"parallel.{name}_ranks", 1) for name in SPLITTING)
+    stages, size = keys.get("parallel.stages"), keys.get("train.micro_batch", 1)
+    all_places = all(f"parallel.{name}_ranks" in keys for name in SPLITTING)
+    alone = all_places and "train.micro_batch" in keys and batch == size * ranks // places
+    return bool(
+        ranks % places or batch % size or (all_places and batch // size % (ranks // places))
+        or (tensor == 1 and keys.get("parallel.sequence_parallel"))
+        or (pipeline == 1 and keys.get("parallel.model_chunks", 1) > 1)
+        or ((pipeline or 1) > 1 and stages == ["zero3"])
+        or (keys.get("parallel.accumulation") == "micro_batch" and (alone or stages in (["ddp"], ["zero1"]))))
 
 
 def identity(layout: Unplanned) -> Identity:
@@ -272,6 +365,7 @@ def with_keys(scenario: Scenario, keys: Mapping[str, Any], batch: int) -> Scenar
         name: dataclasses.replace(getattr(scenario, name), **changes) for name, changes in sections.items()})
 
 
+TENSOR, PIPELINE = "parallel.tensor_ranks", "parallel.pipeline_ranks"
 SPLITTING = (*Directions().sizes, "pipeline")
 """The directions whose ranks train one copy of the model."""
 SAID = ("parallel.stages", "parallel.shard_ranks", "parallel.schedule", "train.micro_batch", *(
@@ -298,6 +392,7 @@ CHEAPER: Mapping[str, Any] = {"cluster.loss": "chunked", "parallel.offload_optim
 """The keys that advice sets if no layout fits without."""
 
 
+@uncollected()
 def advised(rows: Sequence[PlannedRow]) -> str:
     """A fast layout that fits, of the row that lacks least memory; else what was tried, in a sentence.
 
@@ -316,7 +411,7 @@ def advised(rows: Sequence[PlannedRow]) -> str:
                 if searched.rows[0].fits:
                     return (f"{in_keys(searched.rows[0], asked)} the fastest of {searched.planned:,} planned of "
                             f"{searched.layouts:,} layouts; --search with these keys finds the fastest of all")
-                tried, least = tried + searched.layouts, min(least, *map(most_at_rest, layouts))
+                tried, least = tried + searched.layouts, min(least, *(sum(at_rest(row)) for row in layouts))
     return (f"None of {tried:,} layouts fits on up to {most:,} devices: stages, tensor, context, expert and pipeline "
             f"ranks, micro-batches, recomputation and accumulation were searched, a chunked loss and an optimizer on "
             f"the host on {asked.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
