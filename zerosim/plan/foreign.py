@@ -76,25 +76,33 @@ class ForeignKeys:
         return UsageError(f"{self.file}: {name}: {what}") if error.file == OVERRIDE and name else None
 
 
+HUB = re.compile(r"[\w.-]+/[\w.-]+(?<!\.json)")
+"""A name of the Hugging Face hub."""
+
+
 def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
     """
     try:
         document = json.loads(content(path))
     except OSError as error:
-        raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; name a JSON file") from None
+        mend = (f"if it is a name of the Hugging Face hub, fetch its file with `hf download {path} config.json "
+                "--local-dir .` and use --model config.json" if flag == "--model" and HUB.fullmatch(path)
+                else "name a JSON file")
+        raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; {mend}") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{flag}: {path} is not JSON; give the other project's configuration file") from None
     if not isinstance(document, dict):
         raise UsageError(f"{flag}: {path} has no JSON object; give the other project's configuration file")
     settings = sorted(settings_of(document), key=lambda setting: "." not in setting[0])     # the file's own come last
     return ForeignKeys(f"{flag}: {path}", {
-        re.sub(table.get("prefix", "^"), "", name): value for name, value in settings if value is not None})
+        re.sub(table.get("prefix", "^"), "", name): value for name, value in settings})
 
 
 def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     """The settings in a file, with those that have a key of their own read. Raises `UsageError` for wrong values."""
     read = settings_in(table, path, flag)
+    read.settings = {name: value for name, value in read.settings.items() if value is not None}
     for name, key in table["keys"].items():
         read.take(name, key, table.get("counterparts", {}).get(name))
     return read
@@ -129,17 +137,27 @@ def hugging_face(path: str) -> ForeignKeys:
     table = TABLES["hugging_face"]
     read = settings_in(table, path, "--model")
     families, settings, keys = table["families"], read.settings, read.keys
-    kind = str(settings.get("model_type", "none"))
+    kinds = [str(settings[name]) for name in ("model_type", "text_config.model_type") if settings.get(name)]
+    kind = next((kind for kind in kinds if kind in families), kinds[0] if kinds else "none")
     if kind not in families:
         raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(families)}. "
                          "Write other models in Python (docs/extend.md)")
     family = families[families[kind].get("as", kind)]
-    read.settings = settings = {**family.get("usual", {}), **settings}
+    given = {**family.get("usual", {}), **settings}
+    read.settings = settings = {name: value for name, value in given.items() if value is not None}
     for name, key in table["keys"].items():
-        read.take(name, key)
+        if name not in family.get("has_no", []):
+            read.take(name, key)
     for key in table["required"]:
         if key not in keys:
             raise read.wrong(next(name for name, same in table["keys"].items() if same == key), key)
+    for name in family.get("needs", ["intermediate_size"]):
+        if name not in given:
+            raise UsageError(f"{read.file}: a file of model_type {kind!r} must have {name}; add it, as its class has it")
+    for name, usual in family.get("only", {}).items():
+        if settings.get(name) not in (None, settings.get(usual) if isinstance(usual, str) else usual):
+            raise UsageError(f"{read.file}: {name} = {settings[name]} adds parameters that zerosim has not in "
+                             f"{kind!r}; it must be {usual}. Write other models in Python (docs/extend.md)")
     if keys["model.sequence"] > USUAL_SEQUENCE:
         read.chosen.append(f"sequences of {USUAL_SEQUENCE:,} tokens, of at most {keys['model.sequence']:,}: set "
                            "model.sequence to yours")
@@ -148,8 +166,9 @@ def hugging_face(path: str) -> ForeignKeys:
              "model.key_value_heads": keys.get("model.key_value_heads", 0), "model.inner": keys.get("model.inner", 0)}
     keys.setdefault("model.tied_embeddings", False)
     if "model.experts" in keys:
-        beside_experts(read)
-    heads_of(read)
+        beside_experts(read, family)
+    if "head_dim" not in family.get("has_no", []):
+        heads_of(read)
     count_beside(read, family)
     if not settings.get("use_sliding_window", True):
         settings.pop("sliding_window", None)
@@ -161,7 +180,7 @@ def hugging_face(path: str) -> ForeignKeys:
     return read
 
 
-def beside_experts(read: ForeignKeys) -> None:
+def beside_experts(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     """Read the perceptrons beside a mixture's experts, and those of its blocks without experts, as if they came first.
     """
     keys, settings = read.keys, read.settings
@@ -170,13 +189,18 @@ def beside_experts(read: ForeignKeys) -> None:
         read.take("n_shared_experts", "model.shared_inner")
         keys["model.shared_inner"] *= keys["model.inner"]
     every, alone = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
-    if every != 1 or alone:
+    if family.get("some_dense") and (every != 1 or alone):
         dense = [layer for layer in range(keys["model.layers"]) if layer in alone or (layer + 1) % every]
         keys["model.dense_layers"] = len(dense)
         if dense != [*range(len(dense))]:
             read.chosen.append(f"the {len(dense)} blocks without experts come first")
     if keys.get("model.dense_layers"):
+        if "intermediate_size" not in settings:
+            raise read.wrong("intermediate_size", "model.dense_inner")
         read.take("intermediate_size", "model.dense_inner")
+    if family.get("biased_routers"):
+        count = keys["model.experts"] * (keys["model.layers"] - keys.get("model.dense_layers", 0))
+        read.chosen.append(f"the {count:,} biases of routers, which no gradient trains, are not counted")
 
 
 def heads_of(read: ForeignKeys) -> None:
@@ -185,8 +209,6 @@ def heads_of(read: ForeignKeys) -> None:
     settings, keys = read.settings, read.keys
     if keys.get("model.latent"):
         keys["model.key_value_heads"] = 0
-        if settings.get("v_head_dim") not in (None, keys.get("model.head_size")):
-            read.leave("v_head_dim")
         return
     read.take("head_dim", "model.head_size")
     if keys.get("model.head_size", 0) * keys["model.heads"] == keys["model.width"]:
