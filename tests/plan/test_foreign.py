@@ -211,6 +211,18 @@ def test_the_keys_of_fsdp_are_read(config, keys, written):
     assert ("parallel.accumulation" in synced.keys) == (keys["parallel.stages"] == ["zero3"])
 
 
+def test_the_yaml_of_accelerate_is_read_as_its_json(written, capsys):
+    yaml = ("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP   # or not\nfsdp_config:\n"
+            "  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_offload_params: false\nmixed_precision: bf16\nnum_machines: 2\n")
+    read = foreign.fsdp(written(yaml, "accelerate.yaml"), 16, 8)
+    other = foreign.fsdp(written({"fsdp_sharding_strategy": "FULL_SHARD", "mixed_precision": "bf16"}), 16, 8)
+    assert (read.keys, read.unread) == (other.keys, ["num_machines = 2"])
+    line = refused(capsys, "plan", LLAMA, "--fsdp-config", written("a:\n- b\n", "list.yaml"))
+    assert "nor the YAML that `accelerate config` writes" in line
+    line = refused(capsys, "plan", LLAMA, "--fsdp-config", written("distributed_type: DEEPSPEED\n", "ds.yaml"))
+    assert "distributed_type is DEEPSPEED, and not FSDP" in line
+
+
 @pytest.mark.parametrize(("words", "group"), [([], 16), (["--set", "parallel.tensor_ranks=2"], 8)])
 def test_deepspeed_accumulates_on_each_data_rank(words, group, written, monkeypatch):
     plans = []

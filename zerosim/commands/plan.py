@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
                                                               "file")
     sharding.add_argument("--fsdp-config", metavar="FILE", help="take stage, recomputation and offloading from the "
-                                                                "FSDP keys of an Accelerate JSON file")
+                                                                "FSDP keys of an Accelerate JSON or YAML file")
     parser.add_argument("--no-python", action="store_true", help=NO_PYTHON)
     parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - is standard output")
     parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV, with a column for each key of --sweep")

@@ -1,4 +1,4 @@
-"""Readers of other projects' configurations: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys.
+"""Readers of other projects' files: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys, in YAML too.
 
 `foreign.toml` has a table for each project, with the key of a scenario for each of its names; what follows from several
 names together is here. Names that are not read are listed, so that a plan does not look more complete than it is.
@@ -84,19 +84,44 @@ def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
     """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
     """
     try:
-        document = json.loads(content(path))
+        text = content(path)
+        document = of_yaml(text.decode()) if path.endswith((".yaml", ".yml")) else json.loads(text)
     except OSError as error:
         mend = (f"if it is a name of the Hugging Face hub, fetch its file with `hf download {path} config.json "
                 "--local-dir .` and use --model config.json" if flag == "--model" and HUB.fullmatch(path)
                 else "name a JSON file")
         raise UsageError(f"{flag}: cannot read {path}: {reason(error)}; {mend}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{flag}: {path} is not JSON; give the other project's configuration file") from None
+        kind = "JSON, nor the YAML that `accelerate config` writes" if path.endswith(("yaml", "yml")) else "JSON"
+        raise UsageError(f"{flag}: {path} is not {kind}; give the other project's configuration file") from None
     if not isinstance(document, dict):
         raise UsageError(f"{flag}: {path} has no JSON object; give the other project's configuration file")
     settings = sorted(settings_of(document), key=lambda setting: "." not in setting[0])     # the file's own come last
     return ForeignKeys(f"{flag}: {path}", {
         re.sub(table.get("prefix", "^"), "", name): value for name, value in settings})
+
+
+def of_yaml(text: str) -> dict[str, Any]:
+    """The YAML that `accelerate config` writes: keys with scalars, and tables of such keys. Raises `ValueError` for more.
+
+    >>> of_yaml("a: 'no'\\nfsdp_config:\\n  fsdp_version: 2\\n  fsdp_offload_params: false")
+    {'a': 'no', 'fsdp_config': {'fsdp_version': 2, 'fsdp_offload_params': False}}
+    """
+    document, table = dict[str, Any](), dict[str, Any]()
+    for line in text.splitlines():
+        content = re.sub(r"(^|\s)#.*|^---", "", line).rstrip()
+        match = re.fullmatch(r"( *)([\w.]+): *([^\[\]{}&*!|>]*|{})", content)
+        if content and match is None:
+            raise ValueError(content)
+        if match is None:
+            continue
+        indent, name, word = match.groups()
+        literal = word.lower() in ("true", "false", "null") or re.fullmatch(r"-?\d+(\.\d+)?", word)
+        value: Any = json.loads(word.lower()) if literal else word.strip("'\"")
+        if not indent and word in ("", "{}"):
+            value = table = {}
+        (table if indent else document)[name] = value
+    return document
 
 
 def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
@@ -302,6 +327,9 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     table = TABLES["fsdp"]
     read = read_by(table, path, "--fsdp-config")
     settings, keys = read.settings, read.keys
+    if (trainer := settings.get("distributed_type", "FSDP")) != "FSDP":
+        raise UsageError(f"{read.file}: distributed_type is {trainer}, and not FSDP; for DEEPSPEED give its own JSON with "
+                         "--ds-config")
     reshards = settings.get("reshard_after_forward")
     strategy = str(settings.get("sharding_strategy", reshards if isinstance(reshards, str) else "FULL_SHARD")).upper()
     if strategy not in table["strategies"]:
