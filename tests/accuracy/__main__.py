@@ -13,6 +13,10 @@ from pathlib import Path
 from tests.accuracy.figures import NEAR, TABLES, Compared, Figure, compare, errors, read
 from tests.accuracy.fitting import best_factors, courses_of, held_out, mean_error
 from tests.accuracy.lines import shipped
+from zerosim.plan import planned_row
+from zerosim.plan.planned_row import kind_of
+
+MEASURED = Path(planned_row.__file__).with_name("measured.toml")
 
 
 def groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
@@ -38,6 +42,16 @@ def show(found: Sequence[Compared], without: Sequence[str]) -> None:
     print(f"{len(without)} without a plan:", *without, sep="\n    ")
 
 
+def written(found: Sequence[Compared]) -> str:
+    """The counts of each kind of row as `zerosim/plan/measured.toml` has them, see `measured` of `planned_row.py`."""
+    counts = defaultdict[str, list[int]](lambda: [0, 0, 0, 0])
+    for each in found:
+        first = 2 * each.figure.memory
+        counts[kind_of(each.figure.scenario)][first] += abs(each.error) <= NEAR
+        counts[kind_of(each.figure.scenario)][first + 1] += 1
+    return "".join(f'"{kind}" = {some}\n' for kind, some in sorted(counts.items()))
+
+
 def refit(figures: Sequence[Figure], device: str, software: str) -> None:
     """Print the factors on the fitted numbers of a device and software, and the errors of held-out sources."""
     some = [each for each in figures if not each.memory and each.scenario.cluster.device == device
@@ -55,6 +69,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, default=[*map(shipped, TABLES)])
     parser.add_argument("--fit", metavar="DEVICE[:SOFTWARE]", help="fit the rates of this device, and print them")
     parser.add_argument("--json", type=Path, help="write every error")
+    parser.add_argument("--write", action="store_true", help="write the accuracy of each kind, which plans say")
     arguments = parser.parse_args()
     tables = [read(path) for path in arguments.files]
     figures, without = [each for some, _ in tables for each in some], [each for _, some in tables for each in some]
@@ -62,6 +77,8 @@ def main() -> None:
         device, _, software = arguments.fit.partition(":")
         return refit(figures, device, software)
     found, others = compare(figures)
+    if arguments.write:
+        MEASURED.write_text(written(found))
     if arguments.json:
         arguments.json.write_text(json.dumps([
             {"source": each.figure.source, "run": each.figure.name, "kind": each.figure.kind, "error": each.error,

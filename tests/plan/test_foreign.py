@@ -213,7 +213,8 @@ def test_the_keys_of_fsdp_are_read(config, keys, written):
 
 def test_the_yaml_of_accelerate_is_read_as_its_json(written, capsys):
     yaml = ("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP   # or not\nfsdp_config:\n"
-            "  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_offload_params: false\nmixed_precision: bf16\nnum_machines: 2\n")
+            "  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_offload_params: false\n"
+            "mixed_precision: bf16\nnum_machines: 2\n")
     read = foreign.fsdp(written(yaml, "accelerate.yaml"), 16, 8)
     other = foreign.fsdp(written({"fsdp_sharding_strategy": "FULL_SHARD", "mixed_precision": "bf16"}), 16, 8)
     assert (read.keys, read.unread) == (other.keys, ["num_machines = 2"])

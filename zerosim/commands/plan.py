@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +18,7 @@ from zerosim.core.files import write_text
 from zerosim.core.words import joined
 from zerosim.plan import foreign
 from zerosim.plan.foreign import ForeignKeys
+from zerosim.plan.planned_row import Run
 from zerosim.plan.reading import cluster_in, read_plan, read_search, scenario_of, with_usual_settings
 from zerosim.plan.search import USUAL_MOST
 from zerosim.scenario import Source
@@ -50,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search", nargs="?", const=str(USUAL_MOST), metavar="N",
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
              "recomputation, and the keys of --sweep")
+    parser.add_argument(
+        "--tokens", type=amount, metavar="COUNT", help="add the time, device-hours and energy of training on so many "
+                                                       "tokens, such as 300B or 1T")
+    parser.add_argument("--price", type=float, metavar="P", help="with --tokens: the price of a device for an hour, in "
+                                                                 "your currency")
     parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
     sharding = parser.add_mutually_exclusive_group()
     sharding.add_argument("--ds-config", metavar="FILE", help="take stage, batch and precision from a DeepSpeed JSON "
@@ -76,6 +84,8 @@ def main(arguments: argparse.Namespace) -> int:
     if str(source).endswith(".json"):
         raise UsageError(f"{source} is JSON, not a scenario; if it is a Hugging Face configuration, use --model "
                          f"{source}")
+    if arguments.price is not None and not (arguments.tokens and arguments.price > 0):
+        raise UsageError(f"--price {arguments.price:g}: give a price above 0, and --tokens, the tokens of the training")
     if arguments.report or arguments.picture:
         converter()
     source = source or with_usual_settings(*ranks[:1])
@@ -87,6 +97,8 @@ def main(arguments: argparse.Namespace) -> int:
             plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python, say=say)
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
+    if arguments.tokens:
+        plan = replace(plan, run=Run(arguments.tokens, arguments.price or 0.0))
     if arguments.picture:
         save_pictures(arguments.picture, files(drawn_rows(plan), int(plan.rows[0].cluster.device.memory)))
     show_heading(console, plan.scenario.title, plan.scenario.caption, "\n".join(python_run(plan.scenario)))
@@ -133,6 +145,18 @@ def swept(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
         _, array = parse_override(f"{key}=[{words}]")
         values[key] = array if isinstance(array, list) else words.split(",")
     return values
+
+
+def amount(words: str) -> int:
+    """
+    >>> amount("1T")
+    1000000000000
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", words, re.I)
+    count = round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]) if match else 0
+    if not 1 <= count <= 10**18:
+        raise argparse.ArgumentTypeError(f"found {words!r}; give a number of tokens, such as 2000000, 1e9, 300B or 1T")
+    return count
 
 
 def key_and_value(words: str) -> tuple[str, str]:

@@ -55,6 +55,8 @@ class Device:
     """The shortest time of a kernel; longer kernels hide the launch of the next one."""
     attention: dict[str, float] = field(default_factory=dict)
     """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
+    watts: float = 0.0
+    """The most power that the device takes; 0 if it is not known."""
     update_bandwidth: float = 0.0
     """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
 

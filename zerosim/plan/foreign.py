@@ -1,4 +1,4 @@
-"""Readers of other projects' files: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's FSDP keys, in YAML too.
+"""Readers of other projects' files: Hugging Face's `config.json`, DeepSpeed's JSON, Accelerate's JSON or YAML.
 
 `foreign.toml` has a table for each project, with the key of a scenario for each of its names; what follows from several
 names together is here. Names that are not read are listed, so that a plan does not look more complete than it is.
@@ -102,7 +102,7 @@ def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
 
 
 def of_yaml(text: str) -> dict[str, Any]:
-    """The YAML that `accelerate config` writes: keys with scalars, and tables of such keys. Raises `ValueError` for more.
+    """The YAML that `accelerate config` writes: keys with scalars, and tables of such keys; else raises `ValueError`.
 
     >>> of_yaml("a: 'no'\\nfsdp_config:\\n  fsdp_version: 2\\n  fsdp_offload_params: false")
     {'a': 'no', 'fsdp_config': {'fsdp_version': 2, 'fsdp_offload_params': False}}
@@ -161,28 +161,17 @@ def hugging_face(path: str) -> ForeignKeys:
     """
     table = TABLES["hugging_face"]
     read = settings_in(table, path, "--model")
-    families, settings, keys = table["families"], read.settings, read.keys
-    kinds = [str(settings[name]) for name in ("model_type", "text_config.model_type") if settings.get(name)]
-    kind = next((kind for kind in kinds if kind in families), kinds[0] if kinds else "none")
-    if kind not in families:
-        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(families)}. "
-                         "Write other models in Python (docs/extend.md)")
-    family = families[families[kind].get("as", kind)]
-    given = {**family.get("usual", {}), **settings}
+    kind, family = family_of(read, path)
+    given = {**family.get("usual", {}), **read.settings}
     read.settings = settings = {name: value for name, value in given.items() if value is not None}
+    keys = read.keys
     for name, key in table["keys"].items():
         if name not in family.get("has_no", []):
             read.take(name, key)
     for key in table["required"]:
         if key not in keys:
             raise read.wrong(next(name for name, same in table["keys"].items() if same == key), key)
-    for name in family.get("needs", ["intermediate_size"]):
-        if name not in given:
-            raise UsageError(f"{read.file}: a file of model_type {kind!r} must have {name}; add it, as its class has it")
-    for name, usual in family.get("only", {}).items():
-        if settings.get(name) not in (None, settings.get(usual) if isinstance(usual, str) else usual):
-            raise UsageError(f"{read.file}: {name} = {settings[name]} adds parameters that zerosim has not in "
-                             f"{kind!r}; it must be {usual}. Write other models in Python (docs/extend.md)")
+    refuse_misread(read, kind, family, given)
     if keys["model.sequence"] > USUAL_SEQUENCE:
         read.chosen.append(f"sequences of {USUAL_SEQUENCE:,} tokens, of at most {keys['model.sequence']:,}: set "
                            "model.sequence to yours")
@@ -203,6 +192,28 @@ def hugging_face(path: str) -> ForeignKeys:
         elif any(other.startswith(f"{name}.") for other in settings):
             read.unread.append(name)
     return read
+
+
+def family_of(read: ForeignKeys, path: str) -> tuple[str, Mapping[str, Any]]:
+    """The model_type of a file, or of its text model, and its family. Raises `UsageError` for one not in the table."""
+    families, settings = TABLES["hugging_face"]["families"], read.settings
+    kinds = [str(settings[name]) for name in ("model_type", "text_config.model_type") if settings.get(name)]
+    kind = next((kind for kind in kinds if kind in families), kinds[0] if kinds else "none")
+    if kind not in families:
+        raise UsageError(f"--model: {path} has model_type {kind!r}; zerosim has {', '.join(families)}. "
+                         "Write other models in Python (docs/extend.md)")
+    return kind, families[families[kind].get("as", kind)]
+
+
+def refuse_misread(read: ForeignKeys, kind: str, family: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a file whose parameters would not be those of its class."""
+    for name in family.get("needs", ["intermediate_size"]):
+        if name not in given:
+            raise UsageError(f"{read.file}: model_type {kind!r} needs {name}; add it, as its class has it")
+    for name, usual in family.get("only", {}).items():
+        if read.settings.get(name) not in (None, read.settings.get(usual) if isinstance(usual, str) else usual):
+            raise UsageError(f"{read.file}: {name} = {read.settings[name]} adds parameters that zerosim has not in "
+                             f"{kind!r}; it must be {usual}. Write other models in Python (docs/extend.md)")
 
 
 def beside_experts(read: ForeignKeys, family: Mapping[str, Any]) -> None:
@@ -231,7 +242,7 @@ def beside_experts(read: ForeignKeys, family: Mapping[str, Any]) -> None:
 def heads_of(read: ForeignKeys) -> None:
     """Read the size of a head, if it is not a share of the width; with a latent, values are as wide as the part of keys
     that positions leave."""
-    settings, keys = read.settings, read.keys
+    keys = read.keys
     if keys.get("model.latent"):
         keys["model.key_value_heads"] = 0
         return
@@ -328,8 +339,8 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     read = read_by(table, path, "--fsdp-config")
     settings, keys = read.settings, read.keys
     if (trainer := settings.get("distributed_type", "FSDP")) != "FSDP":
-        raise UsageError(f"{read.file}: distributed_type is {trainer}, and not FSDP; for DEEPSPEED give its own JSON with "
-                         "--ds-config")
+        raise UsageError(f"{read.file}: distributed_type is {trainer}, and not FSDP; for DEEPSPEED give its own JSON "
+                         "with --ds-config")
     reshards = settings.get("reshard_after_forward")
     strategy = str(settings.get("sharding_strategy", reshards if isinstance(reshards, str) else "FULL_SHARD")).upper()
     if strategy not in table["strategies"]:

@@ -9,10 +9,13 @@ it in Korthikanti et al., "Reducing activation recomputation in large transforme
 """
 
 import dataclasses
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from math import prod
-from typing import Any
+from functools import cache
+from importlib import resources
+from math import inf, prod
+from typing import Any, NamedTuple
 
 from zerosim.autograd.operation import Shape
 from zerosim.collectives.own import SERVING
@@ -68,6 +71,46 @@ def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> in
         of_experts = experts_per_token * prod(shape[1:]) if len(shape) == EXPERTS_DIMENSIONS else 0
         unmet.append(int(prod(shape)) - (min(met, of_experts) if of_experts else met))
     return model.count - sum(max(count, 0) for count in unmet)
+
+
+@cache
+def measured() -> dict[str, list[int]]:
+    """For each kind of row: published speeds within 15% of their plans, all of them, and the same of memory.
+
+    `python -m tests.accuracy --write` writes them.
+    """
+    counts: dict[str, list[int]] = tomllib.loads(
+        resources.files("zerosim.plan").joinpath("measured.toml").read_text("utf-8"))
+    return counts
+
+
+def kind_of(scenario: Scenario) -> str:
+    """The kind of a row's plan, by which its accuracy is counted."""
+    parallel, cluster = scenario.parallel, scenario.cluster
+    parts = [cluster.device if isinstance(cluster.device, str) else "a device of its own",
+             "mixture" if scenario.model.kind == "mixture" else "dense",
+             "with model parallelism" if parallel.directions.places > 1 else "over data ranks alone",
+             "8-bit products" if cluster.products != "weights" else "",
+             "adapters" if cluster.adapter_rank else "", "offloading" if "host" in (
+                 parallel.offload_optimizer, parallel.offload_parameters) or parallel.offload_activations else ""]
+    return ", ".join(filter(None, parts))
+
+
+class Run(NamedTuple):
+    """The training of a number of tokens, or samples; the price is that of a device and hour, and as the user's."""
+
+    tokens: float
+    price: float = 0.0
+
+    def of(self, row: "PlannedRow") -> dict[str, float]:
+        """Its seconds, device-hours, kilowatt-hours of the devices alone and, with a price, its cost.
+
+        The power is the most that a device takes, so that the energy is at most that.
+        """
+        each = self.tokens / (row.tokens_per_second or inf) / 3600
+        figures = {"seconds": each * 3600 / row.config.all_ranks, "device_hours": each}
+        figures |= {"kilowatt_hours": each * row.cluster.device.watts / 1000} if row.cluster.device.watts else {}
+        return figures | ({"cost": each * self.price} if self.price else {})
 
 
 @dataclass(frozen=True)
@@ -201,6 +244,17 @@ class PlannedRow:
         return f"{words[bound]}: {share:.0%} of a step; {exposed:.0%} waits for communication"
 
     @property
+    def error_bar(self) -> str:
+        """The measured accuracy of plans of this kind, in a sentence."""
+        kind = kind_of(self.scenario)
+        near, count, memory_near, memory_count = measured().get(kind, [0, 0, 0, 0])
+        of = [f"{some} of {all_} published {what} are within 15% of their plans" for some, all_, what in (
+            (near, count, "speeds"), (memory_near, memory_count, "peaks of memory")) if all_]
+        never = [what for what, all_ in (("speed", count), ("memory", memory_count)) if not all_]
+        return f"{kind}: " + ", ".join([*of, *[f"no figure of {' or '.join(never)} of this kind was ever measured"] * (
+            len(never) > 0)])
+
+    @property
     def spare(self) -> str:
         """The memory that a fitting row leaves and that the allocator holds, in words, if the allocator has a reserve.
         """
@@ -286,6 +340,7 @@ class PlannedRow:
             "between_bytes_per_host": self.between_bytes_per_host,
             "bound": self.bound,
             "pricing": self.pricing,
+            "measured": self.error_bar,
             "swept": dict(value.split("=", 1) for value in self.swept),
             "ignored": self.config.ignored,
         }

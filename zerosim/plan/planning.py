@@ -23,7 +23,7 @@ from zerosim.core.words import ignored_in_words, joined, joined_names, plural
 from zerosim.models import MODELS, build
 from zerosim.models.units import Model, Task
 from zerosim.plan.cluster import Cluster, cluster_of
-from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planned_row import PlannedRow, Run
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import plan_fault
 from zerosim.plan.software import Software
@@ -55,6 +55,8 @@ class Plan:
     rows: tuple[PlannedRow, ...]
     advice: str = ""
     """If no row fits, a layout that does, or what was tried."""
+    run: Run | None = None
+    """The training whose time and cost each row has as well."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
 
@@ -169,7 +171,7 @@ class Plan:
         named = [*zip(self.names, self.rows, strict=True)]
         notes = [f"{name}: {words}" for name, row in named
                  for words in (row.bound + row.spare, row.over_directions) if words]
-        notes += dict.fromkeys(row.pricing for row in self.rows if row.pricing)
+        notes += dict.fromkeys(words for row in self.rows for words in (row.pricing, row.error_bar) if words)
         notes += [self.search] if self.search else ignored_in_words((name, row.config.ignored) for name, row in named)
         unjudged = [claim.title for claim in self.claims if claim.broken is None]
         why = "Scenario checks skipped, because --ranks, --set or --sweep changed it"
@@ -185,7 +187,7 @@ class Plan:
             "not_judged": [claim.title for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
             "fewest_ranks": None if self.fewest is None else self.fewest.config.all_ranks,
-            "rows": [row.document() for row in self.rows],
+            "rows": [row.document() | ({"run": self.run.of(row)} if self.run else {}) for row in self.rows],
             "advice": self.advice,
             "search": self.search,
         }

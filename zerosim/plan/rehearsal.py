@@ -76,17 +76,19 @@ class Rehearsal:
 
     @property
     def sent_by_direction(self) -> dict[str, int]:
-        """The bytes that a rank sends over each direction of the mesh, the mean over ranks."""
-        sent = Counter[str]()
+        """The bytes that a rank sends over each direction of the mesh, the most of the ranks of a pipeline."""
+        most = Counter[str]()
         for stage in self.stages:
+            sent = Counter[str]()
             for name, count in stage.clock.sent_by.items():
-                sent[direction_of(name)] += count
-        return {name: int(np.mean(count)) // len(self.stages) for name, count in sent.items()}
+                sent[direction_of(name)] += int(np.max(count))
+            most |= sent
+        return dict(most)
 
     @property
     def sent_bytes(self) -> int:
-        """The bytes that a rank sends, the mean over ranks."""
-        return round(float(np.mean([np.mean(stage.clock.sent_counts["bytes"]) for stage in self.stages])))
+        """The most bytes that a rank sends."""
+        return max(int(np.max(stage.clock.sent_counts["bytes"])) for stage in self.stages)
 
 
 def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehearsal:

@@ -11,7 +11,7 @@ wanted: so none that is faster is left out.
 import dataclasses
 import gc
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -143,15 +143,16 @@ def at_rest(row: Unplanned) -> tuple[float, float]:
 
     In a pipeline, they are the mean over its ranks.
     """
-    config, sharing, kept = row.config, Sharing.of(row.config, row.cluster), Counter[str]()
+    config, sharing, kept = row.config, Sharing.of(row.config, row.cluster), defaultdict[str, float](float)
     alike = defaultdict[Any, list[Unit]](list)
     for unit in config.model.units:
         alike[unit.count, unit.frozen, len(unit.segments), sharing.share(unit.name)].append(unit)
     for units in alike.values():
-        for kind, (count, _) in unit_bytes(config, units[0]).items():
-            kept[kind] += len(units) * count * sharing.share(units[0].name, kind) / config.directions.pipeline
-    gradients = kept.pop("gradients", 0.0)
-    return sum(kept[kind] for kind in MODEL_STATES), gradients
+        counts = unit_bytes(config, units[0])
+        for kind in MODEL_STATES:
+            kept[kind] += len(units) * counts.get(kind, (0, 0))[0] * sharing.share(units[0].name, kind)
+    ranks = config.directions.pipeline
+    return (kept["parameters"] + kept["optimizer"]) / ranks, kept["gradients"] / ranks
 
 
 class LayersAlone(NamedTuple):
@@ -182,8 +183,8 @@ class Least:
     _alone: dict[Any, LayersAlone] = field(default_factory=dict)
 
     def bytes_and_seconds(self, row: Unplanned) -> tuple[float, float]:
-        """The bytes that the layout's fullest rank has at least, and the seconds that its step takes at least; if states
-        alone do not fit, no more than these and 0."""
+        """The least bytes of the layout's fullest rank, and the least seconds of its step; if states alone do not fit,
+        their bytes and 0."""
         config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
         if states + gradients > row.cluster.device.memory:
             return states + gradients, 0.0

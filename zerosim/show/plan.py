@@ -75,6 +75,19 @@ FIGURES = (
 )
 
 
+OF_A_RUN = {"seconds": ("days", 86_400, "{:,.2f}"), "device_hours": ("device-\nhours", 1, "{:,.0f}"),
+            "kilowatt_hours": ("kWh", 1, "{:,.0f}"), "cost": ("cost", 1, "{:,.0f}")}
+"""The columns of a run of so many tokens: its time, and what it takes; with their units and formats."""
+
+
+def columns(plan: Plan, shown: Sequence[PlanFigure]) -> list[Column]:
+    """The columns of a plan's table."""
+    runs = [plan.run.of(row) for row in plan.rows] if plan.run else []
+    return [*(figure.column(plan.rows) for figure in shown), *(
+        Column(heading, [words.format(run[name] / unit) if name in run else "" for run in runs])
+        for name, (heading, unit, words) in OF_A_RUN.items() if any(name in run for run in runs))]
+
+
 def figures(rows: Sequence[PlannedRow]) -> list[PlanFigure]:
     return [figure for figure in FIGURES if not figure.if_any or any(map(figure.value, rows))]
 
@@ -95,7 +108,7 @@ def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
 def show_plan(console: Console, plan: Plan) -> None:
     """Show a plan: the table, then sentences."""
     show_words(console, plan.setting, style="dim")
-    show_grid(console, plan.names, [figure.column(plan.rows) for figure in figures(plan.rows)])
+    show_grid(console, plan.names, columns(plan, figures(plan.rows)))
     for figure in figures(plan.rows):
         if figure.meaning:
             show_words(console, figure.meaning, key=f"{figure.heading:<8}  ", style="dim")
@@ -166,7 +179,7 @@ def plan_page(plan: Plan, command: str) -> str:
         f"{plan.scenario.caption}\n{plan.setting}".strip())
     return html([head], [
         Section("table", "Memory and time of each row", [
-            table(names, [figure.column(plan.rows) for figure in shown]), {"lines": plan.notes},
+            table(names, columns(plan, shown)), {"lines": plan.notes},
             note("; ".join(f"{figure.heading}: {figure.meaning}" for figure in shown if figure.meaning)),
             *[note(f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows.")] * (len(names) > MOST_DRAWN),
             picture(pictures.peaks(rows, device_bytes), "memory of a rank at the peak, by kind"),
