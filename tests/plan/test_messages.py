@@ -1,10 +1,12 @@
-"""Messages of a plan: closed forms, SimGrid's answers; and the lockstep world, where a rank is a vector."""
+"""Messages of a plan: closed forms and SimGrid's answers; the lockstep world, whose ranks are vectors; machines."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 
+import zerosim as zs
 from tests.oracles import simgrid_cases as simgrid
 from zerosim.collectives import ring, tree
 from zerosim.core.errors import Deadlock, Unlike
@@ -67,3 +69,48 @@ def test_a_rank_that_is_a_vector_answers_what_is_true_of_all_and_cuts_equal_piec
     assert split(Extent(12, np.float32), 4)[(ranks(4) + 1) % 4].shape == (3,)
     with pytest.raises(Unlike, match="not equally long"):
         split(Extent(10, np.float32), 4)[ranks(4)]
+
+
+BETTER = {"device.flops": 2, "device.memory_bandwidth": 2, "device.memory": 2, "device.launch_us": 0.5,
+          "device.half_width": 0.5, **{f"{link}.{key}": factor for link in ("inside", "between", "host_memory")
+                                       for key, factor in (("gigabytes_per_second", 2), ("latency_us", 0.5))}}
+"""Eleven figures of a machine, each with a factor by which it gets better."""
+MACHINE = {"device": {"flops": 2e14, "memory_bandwidth": 1e12, "memory": 40e9, "launch_us": 4, "half_width": 300},
+           "inside": {"latency_us": 3, "gigabytes_per_second": 100}, "devices_per_host": 4, "kernels": "fused",
+           "between": {"latency_us": 9, "gigabytes_per_second": 20},
+           "host_memory": {"latency_us": 5, "gigabytes_per_second": 10}}
+ROWS = {"world.ranks": [8, 16], "parallel.tensor_ranks": [1, 2], "parallel.pipeline_ranks": [1, 2],
+        "parallel.stages": [["zero1"], ["zero2"]], "parallel.recompute": [True, False],
+        "parallel.overlap": [True, False],
+        "parallel.offload_optimizer": ["none", "host"], "train.micro_batch": [1, 3], "cluster.software": ["", "fused"],
+        "cluster.collectives": ["pipelined", "written"], "parallel.accumulation": ["boundary", "micro_batch"]}
+
+
+def less_than_it_was(seed):
+    """The figures whose improvement makes a drawn row slower, larger, or less likely to fit."""
+    draw = random.Random(seed)
+    keys = {key: draw.choice(values) for key, values in ROWS.items()}
+    scenario = {"model.layers": 3, "model.width": draw.choice([512, 2048]), "model.sequence": 512, "model.inner": 1536,
+                "train.micro_batches": 48, "check.mfu": [], "check.fits": [], "check.does_not_fit": [], **keys}
+
+    def row(machine):
+        cluster = {f"cluster.{key}": value for key, value in machine.items()}
+        (planned,) = zs.plan("llama3_8b", set=scenario | cluster).rows()
+        return planned["step_seconds"], planned["peak_bytes"], not planned["fits"]
+
+    before, worse = row(MACHINE), []
+    for figure, factor in BETTER.items():
+        part, name = figure.split(".")
+        after = row(MACHINE | {part: MACHINE[part] | {name: MACHINE[part][name] * factor}})
+        worse += [figure] * any(new > old for new, old in zip(after, before, strict=True))
+    return worse
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_better_machine_makes_no_row_slower_or_larger(seed):
+    assert less_than_it_was(seed) == []
+
+
+def test_a_link_that_is_slower_the_wider_it_is_would_be_noticed(monkeypatch):
+    monkeypatch.setattr(Link, "transfer_ns", lambda self, count: round(count * self.bytes_per_second / 1e8))
+    assert {"inside.gigabytes_per_second"} <= {*less_than_it_was(0), *less_than_it_was(1)}

@@ -1,4 +1,4 @@
-"""The page, the trace and the document of a plan; offloading on the clock; and what is refused, each in one line."""
+"""The page, the trace and the document of a plan; and what is refused, each in one line."""
 
 import dataclasses
 import json
@@ -81,15 +81,6 @@ def test_the_command_writes_page_trace_and_document(tmp_path, capsys):
     assert set(written["rows"][0]) == keys["`rows` of a plan"]
     assert set(written["rows"][0]["memory"]) == keys["`memory` of a row"]
     capsys.readouterr()
-
-
-def test_offloading_takes_the_longer_the_slower_its_link():
-    times = [
-        zs.plan(MPT, set=SMALL | {"parallel.offload_activations": True, "cluster.host_memory": link}).subject.rows[-1]
-        for link in ("pcie5", "pcie3", {"latency_us": 0, "gigabytes_per_second": 0.01})
-    ]
-    assert times[0].step_seconds < times[1].step_seconds < times[2].step_seconds
-    assert times[2].bound.startswith("offloading, over a link of its own")
 
 
 @pytest.mark.parametrize(("flags", "found"), [
