@@ -86,7 +86,8 @@ class TimedUpdates:
 
     def _take(self, unit: Unit, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
         self.clock.wait(self.clock.due_ns)
-        update_bytes = self.costs.cluster.software.update_bytes
+        cluster = self.costs.cluster     # states in 8 bits have fused kernels
+        update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
         if update_bytes and self.buffers is None and self.replica is not None and not self.on_host:
             layouts, wide = self.replica.state.layouts, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
             trained = sum(layouts.of(unit, "optimizer").length * self.sharing.share(unit.name)
