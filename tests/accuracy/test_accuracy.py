@@ -1,15 +1,17 @@
 """Published runs beside their plans: lines are read with their assumptions, plans of small runs are near."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from tests.accuracy.__main__ import main
-from tests.accuracy.figures import NEAR, compare, errors, read
+from tests.accuracy.figures import NEAR, TABLES, compare, errors, read
 from tests.accuracy.fitting import Course, best_factors, changed, courses_of, held_out
 from tests.accuracy.lines import known, lines_of, of_pieces, shipped
 from zerosim.core.errors import UsageError
 from zerosim.plan.cluster import machines
+from zerosim.plan.planned_row import kind_of, measured
 
 
 def figures(file, source, name=""):
@@ -21,6 +23,13 @@ def test_every_line_has_a_scenario_or_the_reason_for_which_it_has_no_plan():
     assert {name: (len(found), len(without)) for name, (found, without) in tables.items()} == {
         "mpt.csv": (109, 0), "outside.csv": (71, 0), "parallel.csv": (237, 16)}
     assert sum(each.scenario.model.latent == 512 for each in tables["parallel.csv"][0]) == 8
+
+
+def test_plans_say_the_accuracy_of_every_kind_of_figure():
+    some = [each for name in TABLES for each in read(shipped(name))[0]]
+    for memory in (False, True):
+        kinds = Counter(kind_of(each.scenario) for each in some if each.memory == memory)
+        assert kinds == {kind: counts[1 + 2 * memory] for kind, counts in measured().items() if counts[1 + 2 * memory]}
 
 
 def test_what_a_source_does_not_say_is_assumed_and_what_it_says_stays():

@@ -11,15 +11,15 @@ import pytest
 
 import zerosim as zs
 from tests.oracles import simgrid_cases as simgrid
+from tests.pages import refused
 from zerosim.collectives import ring
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.plan import reading
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.planned_row import parameters_met
-from zerosim.plan.planning import Plan
-from zerosim.plan.reading import read_plan
+from zerosim.plan.planning import planned
+from zerosim.plan.reading import scenario_of
 from zerosim.scenario.sections import Check
 
 PLANS = Path(__file__).parents[2] / "scenarios" / "plans"
@@ -115,12 +115,17 @@ def test_each_claim_is_judged_by_itself():
     assert found.broken == ["Stage III must not fit, but it does"]
 
 
-def test_a_long_plan_is_said_to_be_long_before_it_starts(monkeypatch):
-    said = []
-    monkeypatch.setattr(reading, "plan", lambda *_: Plan(said[:], ()))
-    assert read_plan(PLANS / "mpt_7b.toml", [256, 8], {}, {}, say=said.append).scenario == []
-    (line,) = read_plan(PLANS / "mpt_7b.toml", [2**20], {}, {}, say=said.append).scenario
-    assert "s or more; interrupt it with" in line
+def test_a_training_has_its_time_and_what_it_takes_and_a_row_the_accuracy_of_its_kind(tmp_path, capsys):
+    words = ["plan", "llama3_8b", "--set", "model.layers=1", "--json", str(tmp_path / "plan.json"), "--tokens"]
+    assert main([*words, "1T", "--price", "2.5"]) == 0
+    for row in json.loads((tmp_path / "plan.json").read_text())["rows"]:
+        hours = 1e12 / row["tokens_per_second_per_device"] / 3600
+        assert row["run"] == pytest.approx({
+            "seconds": hours * 3600 / 64, "device_hours": hours, "kilowatt_hours": 0.7 * hours, "cost": 2.5 * hours})
+        assert row["measured"].startswith("h100_80gb, dense, over data ranks alone: 41 of 42 published speeds")
+    offloaded = planned(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
+    assert offloaded.endswith("adapters: no figure of speed or memory of this kind was ever measured")
+    assert "give a price above 0, and --tokens" in refused(capsys, "plan", "llama3_8b", "--price", "2")
 
 
 @pytest.mark.parametrize("ranks", ["8", 0, [8.0], True, 2**20 + 1])

@@ -112,7 +112,7 @@ def transformer_shape(text: str) -> ModelKeys:
 
 
 def parameter_count(text: str) -> int:
-    """A number of parameters on a command line.
+    """A number of parameters, or of tokens, on a command line.
 
     >>> parameter_count("7.5e9") == parameter_count("7.5B") == 7_500_000_000
     True

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from zerosim.commands.arguments import NO_PYTHON, whole_numbers
+from zerosim.commands.memory import parameter_count
 from zerosim.commands.output import conclude, saying, standard_output
 from zerosim.commands.report import name_and_file, save_pictures
 from zerosim.core.errors import ScenarioError, UsageError
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"find the N fastest layouts that fit, by default {USUAL_MOST}, or all: stage, groups, micro-batch and "
              "recomputation, and the keys of --sweep")
     parser.add_argument(
-        "--tokens", type=amount, metavar="COUNT", help="add the time, device-hours and energy of training on so many "
-                                                       "tokens, such as 300B or 1T")
+        "--tokens", type=parameter_count, metavar="COUNT",
+        help="add the days, device-hours and energy of training on so many tokens, such as 300B or 1T")
     parser.add_argument("--price", type=float, metavar="P", help="with --tokens: the price of a device for an hour, in "
                                                                  "your currency")
     parser.add_argument("--model", metavar="FILE", help="take [model] from a Hugging Face config.json")
@@ -145,18 +145,6 @@ def swept(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
         _, array = parse_override(f"{key}=[{words}]")
         values[key] = array if isinstance(array, list) else words.split(",")
     return values
-
-
-def amount(words: str) -> int:
-    """
-    >>> amount("1T")
-    1000000000000
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([KMBT]?)", words, re.I)
-    count = round(float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]) if match else 0
-    if not 1 <= count <= 10**18:
-        raise argparse.ArgumentTypeError(f"found {words!r}; give a number of tokens, such as 2000000, 1e9, 300B or 1T")
-    return count
 
 
 def key_and_value(words: str) -> tuple[str, str]:

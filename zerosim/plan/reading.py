@@ -29,9 +29,6 @@ from zerosim.scenario.load import changed_caption
 from zerosim.scenario.reading import OVERRIDE, parse
 from zerosim.scenario.sections import MOST_RANKS, Check
 
-LONG = 20.0
-"""The seconds beyond which a plan is said to be long before it starts."""
-
 WRITE_ONE = "write one with zerosim bench collectives --toml FILE"
 
 
@@ -65,11 +62,6 @@ def read_plan(
         caption = changed_caption(scenario.caption, [f"world.ranks={','.join(map(str, counts))}"])
         scenario = replace(scenario, caption=caption)
     scenarios = scenarios_of(path, fixed, sweep, python=python)
-    seconds = sum(
-        expected_seconds(swept, count) for _, swept in scenarios or [((), scenario)]
-        for count in counts or [swept.world.ranks])
-    if seconds > LONG:
-        say(f"This plan may take {seconds:.0f} s or more; interrupt it with Ctrl-C")
     return with_advice(plan(scenario, scenarios, counts), say)
 
 
@@ -118,11 +110,6 @@ def read_search(
     rows = tuple(row for plan in plans for row in plan.rows)
     words = [*(plan.search for plan in plans), *impossible[:1]]
     return with_advice(Plan(scenario, rows, search="; ".join(words)), say)
-
-
-def expected_seconds(scenario: Scenario, ranks: int) -> float:
-    """A rough time to plan all rows: each layer has about forty operations on vectors with a number for each rank."""
-    return len(scenario.rows) * scenario.model.layer_count * (3e-3 + 2.5e-7 * ranks)
 
 
 def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:

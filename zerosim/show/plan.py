@@ -114,7 +114,6 @@ def show_plan(console: Console, plan: Plan) -> None:
             show_words(console, figure.meaning, key=f"{figure.heading:<8}  ", style="dim")
     for words in plan.notes:
         show_words(console, words)
-    show_sweep(console, plan)
     if plan.best is None or len(plan.rows) > 1:
         show_words(console, plan.verdict, style="bold")
     for broken in plan.broken:
@@ -122,28 +121,6 @@ def show_plan(console: Console, plan: Plan) -> None:
     if plan.passed and any(claim.broken is not None for claim in plan.claims):
         ranks = plural(plan.scenario.world.ranks, "rank")
         show_words(console, f"PASSED: all claims hold on {ranks}", style="bold")
-
-
-def show_sweep(console: Console, plan: Plan) -> None:
-    """Show the speed of all rows of a sweep side by side, by the micro-batch or else the first swept key."""
-    table: dict[str, dict[str, str]] = {}
-    key = ""
-    for row in plan.rows if not plan.search else ():
-        keys = dict(words.split("=", 1) for words in row.swept)
-        if not keys:
-            return
-        key = "train.micro_batch" if "train.micro_batch" in keys else next(iter(keys))
-        heading, best = keys.pop(key), "*" * (row is plan.best)
-        others = [f"{name.rsplit('.', 1)[-1]}={value}" for name, value in keys.items()]
-        name = ", ".join([row.config.name, f"{row.config.all_ranks:,} ranks", *others])
-        table.setdefault(name, {})[heading] = (
-            f"{row.tokens_per_second:,.0f}{best}" if row.fits else f"+{row.missing_bytes / 1e9:.1f}")
-    if table:
-        show_words(console, f"{plan.rows[0].data_unit}/s on each device by {key}; * is the best that fits, + what "
-                            "is too much, in GB", style="dim")
-        show_grid(console, [*table], [
-            Column(heading, [cells.get(heading, "") for cells in table.values()])
-            for heading in dict.fromkeys(heading for cells in table.values() for heading in cells)])
 
 
 def csv_of(plan: Plan) -> str:
