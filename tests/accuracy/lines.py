@@ -141,7 +141,8 @@ def scenario_of(line: RunLine) -> Scenario:
             "accumulation": "micro_batch" if stage == "zero3" else "boundary", **keys_of(line, "parallel")}),
         cluster=ClusterKeys(**{
             "device": line["device"], "devices_per_host": per_host, "kernels": "fused",
-            "products": "fp8" if "fp8" in line["precision"] else "weights", "expert_slices": slices_of(line),
+            "products": next((name for name in ("mxfp8", "fp8") if name in line["precision"]), "weights"),
+            "expert_slices": slices_of(line),
             **keys_of(line, "cluster"), **between}),
     )
 

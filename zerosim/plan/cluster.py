@@ -48,6 +48,8 @@ class Device:
     memory_share: float = 1.0
     flops_fp8: float = 0.0
     """Operations per second in 8 bits; 0 means that the device has none."""
+    flops_mxfp8: float = 0.0
+    """The same with a scale for each 32 numbers."""
     multiprocessors: int = 1
     channels: int = 0
     """Multiprocessors that a running collective occupies."""
@@ -160,7 +162,7 @@ class Cluster:
     fused: bool
     """Whether only the arrays that fused kernels write are counted as memory."""
     fp8: str = ""
-    """`fp8` or `fp8_rowwise` if weights are multiplied in 8 bits; `device` then has that rate."""
+    """`fp8`, `fp8_rowwise` or `mxfp8` if weights are multiplied in 8 bits; `device` then has that rate."""
     software: Software = Software()
     host_memory: Link = Link("memory at hand", 0, inf)
     """The link from a device to its host's memory, used for offloading."""
@@ -222,7 +224,7 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
             ("cluster", "devices_per_host"), ("world", "ranks"),
         )
     if keys.products != "weights":
-        device = in_8_bits(device, origin, ROW_WISE if keys.products == "fp8_rowwise" else 1.0)
+        device = in_8_bits(device, origin, keys.products)
     return Cluster(
         device=device, devices_per_host=keys.devices_per_host,
         inside=link_of(keys.inside, usual["inside"], origin, "inside"),
@@ -249,17 +251,19 @@ def software_of(keys: ClusterKeys) -> Software:
         reserve=software.reserve if isinstance(keys.reserve, str) else keys.reserve)
 
 
-def in_8_bits(device: Device, origin: Origin, share: float) -> Device:
-    """The device with this share of its 8-bit rate for products; attention stays in 16 bits."""
-    if not device.flops_fp8:
-        able = [name for name, entry in machines()["device"].items() if "flops_fp8" in entry]
+def in_8_bits(device: Device, origin: Origin, products: str) -> Device:
+    """The device with its 8-bit rate for products of this format; attention stays in 16 bits."""
+    name, share = "flops_mxfp8" if products == "mxfp8" else "flops_fp8", ROW_WISE if products == "fp8_rowwise" else 1.0
+    flops: float = getattr(device, name)
+    if not flops:
+        able = [key for key, entry in machines()["device"].items() if name in entry]
         raise origin.error(
-            f'cluster.products: {device.title} has no 8-bit matrix products; use {", ".join(able)}, '
+            f'cluster.products: {device.title} has no 8-bit matrix products of {products}; use {", ".join(able)}, '
             'or set it to "weights"', ("cluster", "products"))
-    slower = device.flops / device.flops_fp8
+    slower = device.flops / flops
     attention = {generation: share * slower for generation, share in device.attention.items()}
     return replace(
-        device, flops=device.flops_fp8, product_share=device.product_share * share,
+        device, flops=flops, product_share=device.product_share * share,
         attention_share=device.attention_share * slower, attention=attention)
 
 

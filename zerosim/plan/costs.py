@@ -130,7 +130,8 @@ class Costs:
         Each number is read twice, for the range and for the value, and written to two copies, one of them transposed
         (Micikevicius et al., "FP8 formats for deep learning", 2022). With one scale per row, rows and columns are cast
         separately: forward casts the rows of activations and weights; backward casts their columns, and both of the
-        gradient. A row stays in registers until it is cast, so it is read once; columns are read twice.
+        gradient. A row stays in registers until it is cast, so it is read once; columns are read twice. With one scale
+        for each 32 numbers, a tile is read once and written along rows and along columns (Transformer Engine, `mxfp8`).
         """
         if not self.cluster.fp8 or is_attention(step) or not step.forward_operations:
             return 0
@@ -138,7 +139,8 @@ class Costs:
         if self.cluster.fp8 == "fp8_rowwise":
             by_rows, by_columns = self.itemsize + 1, 2 * self.itemsize + 1
             return operands * by_rows if way == "forward" else operands * by_columns + gradient * (by_rows + by_columns)
-        return (operands if way == "forward" else gradient) * (2 * self.itemsize + 2)
+        each = self.itemsize + 2 * 33 / 32 if self.cluster.fp8 == "mxfp8" else 2 * self.itemsize + 2
+        return round((operands if way == "forward" else gradient) * each)
 
     def loss_ns(self, outputs: Shape) -> int:
         """The time of a loss and its gradient: widen the outputs, take logarithms, write and round a gradient.

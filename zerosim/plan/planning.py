@@ -26,7 +26,6 @@ from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow, Run
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.small import plan_fault
-from zerosim.plan.software import Software
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.reading import Origin
 from zerosim.scenario.schema import Scenario
@@ -136,14 +135,13 @@ class Plan:
 
     @property
     def setting(self) -> str:
-        """The machine and its software, if that is not the software of the device's fitted runs; and the model."""
+        """The machine in a line; the model, its data and the software in two."""
         config, cluster = self.rows[0].config, self.rows[0].cluster
         ranks, software = sorted({row.config.all_ranks for row in self.rows}), cluster.software
         links = [f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"] * (cluster.devices_per_host > 1)
         links += [f"{cluster.between.title} between hosts"] * (ranks[-1] > cluster.devices_per_host)
         counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{count:,}' for count in ranks])} ranks"
-        settings = [software.title] * (software.title != Software().title)
-        settings += [f"{software.reserve:.0%} of the peak in the allocator's reserve"] * (software.reserve > 0)
+        settings = [f"{software.reserve:.0%} of the peak in the allocator's reserve"] * (software.reserve > 0)
         machine = [f"{counts} of {cluster.device.title}", ", ".join(links),
                    f"collectives {'pipelined' if cluster.pipelined else 'as written'}", ", ".join(settings)]
         return (f"{'; '.join(filter(None, machine))}\n{config.model.words}, {config.in_one_piece.count:,} parameters, "
@@ -163,7 +161,8 @@ class Plan:
             *tokens, f"micro-batches of {several(config.train.micro_batch for config in configs)}",
             f"{several(config.block for config in configs)} in a step on a rank",
             f"gradients reduced after {reduced}" if any(config.block > 1 for config in configs) else "",
-            several(recomputed_in_words(config) for config in configs)]).replace(", , ", ", ")
+            several(recomputed_in_words(config) for config in configs),
+            f"software: {self.rows[0].cluster.software.title}"]).replace(", , ", ", ")
 
     @property
     def notes(self) -> list[str]:

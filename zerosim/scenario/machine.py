@@ -63,7 +63,7 @@ class ClusterKeys:
     attention: Annotated[str, one_of(("", "flash2", "flash3"))] = ""
     loss: Annotated[str, one_of(("", "whole", "compiled", "chunked"))] = ""
     reserve: Annotated[str, one_of(("usual",))] | Annotated[float, below(0, 10)] = "usual"
-    products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise"))] = "weights"
+    products: Annotated[str, one_of(("weights", "fp8", "fp8_rowwise", "mxfp8"))] = "weights"
     expert_slices: Annotated[int, bounded(1, 1024)] = 1
     adapter_rank: Annotated[int, bounded(0, 10_000)] = 0
     frozen_dtype: Annotated[str, one_of(("weights", "int8", "nf4"))] = "weights"
