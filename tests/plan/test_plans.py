@@ -116,6 +116,7 @@ def test_each_claim_is_judged_by_itself():
 
 
 def test_a_training_has_its_time_and_what_it_takes_and_a_row_the_accuracy_of_its_kind(tmp_path, capsys):
+    assert "give a price above 0, and --tokens" in refused(capsys, "plan", "llama3_8b", "--price", "2")
     words = ["plan", "llama3_8b", "--set", "model.layers=1", "--json", str(tmp_path / "plan.json"), "--tokens"]
     assert main([*words, "1T", "--price", "2.5"]) == 0
     for row in json.loads((tmp_path / "plan.json").read_text())["rows"]:
@@ -125,7 +126,6 @@ def test_a_training_has_its_time_and_what_it_takes_and_a_row_the_accuracy_of_its
         assert row["measured"].startswith("h100_80gb, dense, over data ranks alone: 41 of 42 published speeds")
     offloaded = planned(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
     assert offloaded.endswith("adapters: no figure of speed or memory of this kind was ever measured")
-    assert "give a price above 0, and --tokens" in refused(capsys, "plan", "llama3_8b", "--price", "2")
 
 
 @pytest.mark.parametrize("ranks", ["8", 0, [8.0], True, 2**20 + 1])
