@@ -11,8 +11,8 @@ import pytest
 from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.plan import foreign, reading
-from zerosim.plan.planning import planned, unplanned
-from zerosim.plan.reading import read_plan, scenario_of
+from zerosim.plan.planning import planned
+from zerosim.plan.reading import read_plan
 from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
 
