@@ -18,9 +18,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, parallel
 from torch.nn import functional
 
+from zerosim.torch.check.record import Entry
 from zerosim.torch.check.tensors import local
 from zerosim.torch.same.judge import same
-from zerosim.torch.same.record import Entry
 from zerosim.torch.same.recorder import LayoutRecorder
 from zerosim.torch.same.starting import Double, move
 
@@ -442,10 +442,10 @@ CASES = {
 }
 
 
-def recorded(run, within=Double):
+def recorded(run, within=Double, **more):
     """What this rank records of a run."""
     entries = list[Entry]()
-    with within(), LayoutRecorder(entries.extend).listening():
+    with within(), LayoutRecorder(lambda frame: entries.extend(frame.entries), **more).listening():
         run()
     return entries
 
@@ -461,9 +461,7 @@ def in_32_bits():
         return lambda: train(world)
 
     reference = recorded(run(World()), nullcontext)
-    entries = list[Entry]()
-    with LayoutRecorder(entries.extend, prepare=partial(move, dtype=torch.float32)).listening():
-        train(World())
+    entries = recorded(run(World()), nullcontext, prepare=partial(move, dtype=torch.float32))
     outcomes = []
     for fault in ("", "small"):
         ranks = [None] * dist.get_world_size()

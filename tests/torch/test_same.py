@@ -56,7 +56,7 @@ def test_the_command_records_compares_and_starts_from_the_weights_of_another_run
     assert findings(outcome.stderr)[0].startswith(
         "zerosim: FOUND step 1, rank 0: another loss: "), outcome.stderr
     assert "8 times the reference's" in outcome.stderr
-    (tmp_path / "two" / "rank00001.same").unlink()
+    (tmp_path / "two" / "rank00001").unlink()
     assert same(one, tmp_path / "two").returncode == 2
     assert "records of 1 of 2 ranks" in same(one, tmp_path / "two").stderr
 

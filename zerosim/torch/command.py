@@ -5,11 +5,14 @@ import os
 import re
 import runpy
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from zerosim.core.errors import UsageError
 from zerosim.torch.check import checked_run as checked
+from zerosim.torch.check.record import RecordError
 from zerosim.torch.same import recorded_run as same
 from zerosim.worlds.launcher import launched_rank
 
@@ -53,7 +56,9 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     """
     if arguments.same:
         return same.compare(arguments.same, arguments.json, arguments.strict)
-    asked = checked.Asked(*steps(arguments), arguments.records, arguments.json, arguments.strict, arguments.double)
+    refuse(arguments)
+    asked = checked.Asked(*steps(arguments), arguments.record or arguments.records, arguments.json, arguments.strict,
+                          arguments.double)
     if arguments.judge:
         return judge(arguments, asked)
     words = [*filter(None, [None if arguments.module else arguments.script]), *arguments.arguments]
@@ -68,7 +73,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         import torch  # noqa: F401, PLC0415 - most commands need none
     except ModuleNotFoundError as error:
         raise UsageError("PyTorch is not installed; pip install torch installs it") from error
-    asked = checked.prepared(asked) if arguments.check else asked
+    asked = checked.prepared(asked) if arguments.check or arguments.record else asked
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
     if ours:
@@ -77,13 +82,22 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         over_zerosim.take_groups()
     body = partial(script, module=arguments.module)
     if arguments.record:
-        code = same.record(same.Recording(Path(arguments.record), asked.last, arguments.double, arguments.noise,
-                                          arguments.keep_weights, arguments.start_from), body)
-    else:
-        code = checked.run(asked, body) if arguments.check else body()
+        asked = replace(asked, recorder=same.Recording(asked.double, arguments.noise, arguments.keep_weights and
+                                                       asked.folder, arguments.start_from))
+    code = checked.run(asked, body) if arguments.check or arguments.record else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
         print(over_zerosim.calls())
     return code
+
+
+def refuse(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` for flags that would do nothing together."""
+    if arguments.record and (arguments.check or arguments.judge or arguments.records or arguments.json):
+        raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
+                         "--same judges two records")
+    for flag in ("noise", "keep_weights", "start_from"):
+        if getattr(arguments, flag) and not arguments.record:
+            raise UsageError(f"--{flag.replace('_', '-')} is for --record")
 
 
 def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:
@@ -93,6 +107,8 @@ def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:
     first, last = (int(said[1]), None if said[2] and not said[3] else int(said[3] or said[1])) if said else (1, 0)
     if last is not None and last < first:
         raise UsageError(f"--check-steps is {arguments.check_steps!r}; give the steps as 1.., 3 or 100..102")
+    if arguments.record and first != 1:
+        raise UsageError(f"--check-steps is {arguments.check_steps!r}; a record begins with step 1, as 1..{last or ''}")
     return first, last
 
 
@@ -103,6 +119,9 @@ def judge(arguments: argparse.Namespace, asked: checked.Asked) -> int:
         return checked.stay(folder, arguments.after, asked)
     if not any(folder.glob("rank?????")):
         raise UsageError(f"--judge {folder}: no records of ranks are there; name the folder of --records")
+    with suppress(OSError, RecordError):
+        if any(record.facts.recorded for record in checked.read_all(folder)):
+            raise UsageError(f"--judge {folder}: these are records of --record; compare two by --same")
     return checked.say(folder, asked)
 
 

@@ -11,7 +11,7 @@ from zerosim.torch.check.record import Facts, Key
 
 
 class Flat:
-    """A flat parameter of FSDP1: `names` are those of its parameters, `ends` where each begins and ends in it."""
+    """A flat parameter of FSDP1: the names and shapes of its parameters, the bounds of each in it, and its ranks."""
 
     def __init__(self, handle: Any, paths: Any) -> None:
         flat = handle.flat_param
@@ -20,6 +20,8 @@ class Flat:
             ends, flat._numels_with_padding, flat._is_padding_mask, strict=True) if not padding]
         self.names = [f"{paths[info.module]}.{info.param_name}".lstrip(".") for info in flat._param_infos]
         self.bounds = dict(zip(self.names, bounds, strict=True))
+        self.shapes = dict(zip(self.names, map(tuple, flat._shapes), strict=True))
+        self.ranks: list[int] = dist.get_process_group_ranks(handle.process_group)
         self.size = flat._unpadded_unsharded_size.numel()
         shard = flat._sharded_size.numel() if handle.uses_sharded_strategy else self.size
         self.shard = range(shard * handle.rank, shard * (handle.rank + 1)) if shard < self.size else range(self.size)

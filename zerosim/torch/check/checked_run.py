@@ -58,6 +58,8 @@ class Asked:
     """Where the records of this run are, once it is prepared."""
     run: str = ""
     """What tells this run from others."""
+    recorder: Callable[..., Any] | None = None
+    """Makes what records a rank, to be compared with another run, from `keep` and the last step; None for a check."""
     alone: bool = False
     """Whether no launcher has started this process: ranks of which there is no record were then not observed."""
 
@@ -91,20 +93,24 @@ def prepared(asked: Asked) -> Asked:
         folder = own_folder(asked.records, run)
         settle(folder / "run", run)
     except OSError as error:
-        raise UsageError(f"the records cannot be written: {error}; give --records another folder") from None
+        raise UsageError(f"the records cannot be written: {error}; name another folder") from None
     if (folder / JUDGED).exists() or (folder / f"rank{rank or 0:05}").exists():
-        raise UsageError(f"{folder} holds another run; give --records an empty folder")
-    file = Path(asked.json).absolute() if asked.json else None
-    if file is not None:
-        try:
-            if file.exists() and not file.is_file():
-                file.write_text("")
-            else:
-                tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}").close()
-        except OSError as error:
-            raise UsageError(f"--json {asked.json} cannot be written: {error}; name another file") from None
-    return replace(asked, records=asked.records and str(folder), json=str(file or ""), folder=str(folder), run=run,
+        raise UsageError(f"{folder} holds another run; name an empty folder for the records")
+    return replace(asked, records=asked.records and str(folder), json=writable(asked.json), folder=str(folder), run=run,
                    alone=rank is None)
+
+
+def writable(named: str) -> str:
+    """The absolute path of the file of --json, if there is one, which can be written; else raises `UsageError`."""
+    file = Path(named).absolute()
+    try:
+        if named and file.exists() and not file.is_file():
+            file.write_text("")
+        elif named:
+            tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}").close()
+    except OSError as error:
+        raise UsageError(f"--json {named} cannot be written: {error}; name another file") from None
+    return named and str(file)
 
 
 def own_folder(named: str, run: str) -> Path:
@@ -112,7 +118,10 @@ def own_folder(named: str, run: str) -> Path:
     attempt = launched_with("TORCHELASTIC_RESTART_COUNT") or 0
     if named:
         folder = Path(named).absolute() / (f"restart{attempt}" if attempt else "")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.is_symlink():
+            raise UsageError(f"{folder} is a link; name a folder")
+        folder.mkdir(mode=0o700, exist_ok=True)
     else:
         base = Path(tempfile.gettempdir(), f"zerosim-check-{os.getuid()}")
         base.mkdir(mode=0o700, exist_ok=True)
@@ -132,7 +141,7 @@ def settle(file: Path, run: str) -> None:
         with suppress(FileExistsError):
             os.link(own.name, file)
     if file.read_text() != run:
-        raise UsageError(f"{file.parent} holds another run; give --records an empty folder")
+        raise UsageError(f"{file.parent} holds another run; name an empty folder for the records")
 
 
 def started(process: int) -> str:
@@ -193,7 +202,8 @@ def observe(asked: Asked, pen: Pen, body: Callable[[], Any], alone: Callable[[],
     """What `body` returns as an exit code; a rank that has seen nothing writes nothing if it was not `alone`."""
     from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - a judge needs no PyTorch
 
-    recorder, ended = ScriptRecorder(pen.keep, asked.first, asked.last), "killed"
+    recorder, ended = (asked.recorder(pen.keep, asked.last) if asked.recorder is not None else
+                       ScriptRecorder(pen.keep, asked.first, asked.last)), "killed"
     pen.facts = recorder.facts
     try:
         with recorder.listening():
@@ -243,7 +253,8 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     """
     import torch  # noqa: PLC0415 - a judge needs none
 
-    if asked.double:
+    judges = asked.recorder is None
+    if asked.double and judges:
         torch.set_default_dtype(torch.float64)
     rank, size = launched_as()
     pen, children = Pen(asked, (rank, size)), list[Any]()
@@ -259,12 +270,14 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     def leave_judged(code: int) -> None:
         if os.getpid() == pen.process:
             pen.end(Frame(pen.facts, ended=FINISHED if code == 0 else f"exit code {code}"))
-            code = code or conclude(asked)
+            code = code or (conclude(asked) if judges else 0)
         leave(code)
 
     if not rank:
-        last = "on" if asked.last is None else f"to {asked.last}"
-        tell(f"zerosim: steps {asked.first} {last} are checked; --check-steps A..B checks others")
+        span = f"zerosim: steps {asked.first} " + ("on" if asked.last is None else f"to {asked.last}")
+        tell(f"{span} are checked; --check-steps A..B checks others" if judges else
+             f"{span} are recorded in {asked.records}; compare runs by zerosim torch --same REFERENCE RUN")
+    if not rank and judges:
         # a child judges once no rank is left to do so
         with suppress(OSError):
             subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", asked.folder, "--after",
@@ -279,7 +292,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     finally:
         multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
         os._exit = leave
-        verdict = conclude(asked)
+        verdict = conclude(asked) if judges else BROKEN if pen.facts.failed else 0
     return code or (BROKEN if pen.broken else verdict)
 
 

@@ -1,14 +1,11 @@
 """Observes what changes gradients between backward and update: clipping, and GradScaler's factor."""
 
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed import fsdp
 
 from zerosim.torch.check.record import Clip, Sketched
-from zerosim.torch.check.tensors import SCALERS, local, parameters_of, script_line
+from zerosim.torch.check.tensors import SCALERS, clipped_parameters, local, parameters_of, script_line
 from zerosim.torch.check.window import Window
 
 LANES = 8
@@ -25,10 +22,7 @@ class Clipping:
         window = self.window
         for scaler in SCALERS:
             window.watch(scaler, "unscale_", self.before_unscaling, self.after_unscaling)
-        window.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(self.before, None), self.after)
-        for owner in (nn.utils, nn.utils.clip_grad):
-            for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
-                window.watch(owner, name, partial(self.before, name), self.after, listed=True)
+        window.watch_clipping(self.before, self.after)
 
     def before_unscaling(self, args: Any, kwargs: Any) -> None:
         if self.window.active:
@@ -44,9 +38,7 @@ class Clipping:
         window.clipping += 1
         if not window.active or window.clipping > 1:
             return None
-        given = args[0] if args else kwargs["parameters"]
-        chosen = ([given] if isinstance(given, torch.Tensor) else
-                  list(given.parameters()) if isinstance(given, nn.Module) else list(given))
+        chosen = clipped_parameters(args, kwargs)
         most = args[1] if len(args) > 1 else next(
             (kwargs[key] for key in ("max_norm", "clip_value") if key in kwargs), float("inf"))
         order = kwargs.get("norm_type", args[2] if len(args) > 2 and name != "clip_grads_with_norm_" else 2.0)

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives, fsdp
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 
@@ -30,7 +29,7 @@ MESSAGES = ("send", "recv")
 
 
 class Forwards:
-    """The modules that are called. The two hooks run while a model is compiled, too, and must then do nothing."""
+    """The modules that are called."""
 
     def __init__(self, window: Window) -> None:
         self.window = window
@@ -48,21 +47,10 @@ class Forwards:
         groups = dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()  # backends in Python override its methods
         for owner, name in product(groups, MESSAGES):  # not dist.isend, which PyTorch knows by its identity
             window.watch(owner, name, partial(self.communicate, "messages"))
-        for handle in (register_module_forward_pre_hook(self.before_forward),
-                       register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True)):
-            window.leaving.callback(handle.remove)
+        window.watch_modules(self.enter, self.exit)
 
-    def before_forward(self, module: Any, args: Any) -> None:
-        if not torch.compiler.is_compiling() and not self.window.asleep:
-            self.window.safely(self.enter, module)
-
-    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and not self.window.asleep and self.window.depth:
-            self.window.safely(self.exit, module, args, kwargs, output, torch.is_grad_enabled())
-
-    def enter(self, module: Any) -> None:
+    def enter(self, module: Any, training: bool) -> None:
         window = self.window
-        window.depth += 1
         if window.depth > 1 or not window.active or module in window.names.paths:
             return
         for new in window.names.know(module):
@@ -81,7 +69,6 @@ class Forwards:
 
     def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
         window = self.window
-        window.depth -= 1
         if not window.depth and self.epoch:
             if training:  # not the sampler of an evaluation
                 window.facts.epochs.append(self.epoch)

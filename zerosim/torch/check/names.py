@@ -40,17 +40,17 @@ class Names:
         self.copied: list[weakref.ref[nn.Module]] = []
         """Modules made by copying others, or wrapped by a trainer, which may never be called."""
 
-    def know(self, root: Any) -> list[Any]:
-        """Name the modules and parameters of a model that is called; the modules that are new."""
+    def know(self, root: Any, prefix: str = "") -> list[Any]:
+        """Name the modules and parameters of a model that is called, after a prefix; the modules that are new."""
         new = [(path, module) for path, module in root.named_modules() if module not in self.paths]
         for path, module in new:
-            self.paths[module] = plainly(path)
+            self.paths[module] = f"{prefix}{plainly(path)}".rstrip(".")
             for flat, pieces, parts in flat_pieces(module, self.paths):
                 self.flat[flat] = pieces
                 self.parts.update(parts)
         self.note_lent(root.modules())
         for name, parameter in root.named_parameters():
-            self.name(self.lent.get(parameter, parameter), plainly(name))
+            self.name(self.lent.get(parameter, parameter), prefix + plainly(name))
         self.note_lent(root.modules())
         return [module for _, module in new]
 

@@ -229,6 +229,38 @@ class Step:
 
 
 @dataclass
+class Entry:
+    """Numbers of one tensor on one rank: `rows` of a matrix, tokens of an output, or values; `columns` of a matrix.
+
+    `kind` is "input", "output", "loss", "output gradient", "weight", "gradient", "clipped", "norm", "updated"
+    or, where a model draws random numbers, "random".
+    """
+
+    kind: str
+    step: int
+    name: str
+    module: str = ""
+    """The class of a module."""
+    call: int = 0
+    """Which of the step's calls of this module."""
+    line: str = ""
+    shape: tuple[int, ...] = ()
+    """The shape of the whole tensor, of which this rank has `place`: a block, or a range of its flat elements."""
+    place: Key = ()
+    group: list[int] = field(default_factory=list)
+    """The ranks that hold the tensor together."""
+    aliases: list[str] = field(default_factory=list)
+    """Further names of a tied parameter."""
+    roundoff: float = 0.0
+    added: bool = False
+    """Whether the tensor is the sum of what its ranks have at this place."""
+    settings: dict[str, float] = field(default_factory=dict)
+    """What the optimizer has for the parameter: learning rate, decay, momentum."""
+    rows: Array = field(default_factory=lambda: np.zeros(0))
+    columns: Array = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass
 class Facts:
     """What a rank knows of the training as a whole."""
 
@@ -239,6 +271,10 @@ class Facts:
     process: int = 0
     run: str = ""
     """The run that this rank belongs to: its launcher."""
+    recorded: str = ""
+    """The steps that are recorded to be compared with another run; empty in a check."""
+    noise: str = ""
+    """The dtype by whose rounding the initial weights were moved."""
     updates: dict[int, int] = field(default_factory=dict)
     """The updates of each optimizer, also of those that were not observed."""
     sent: int = 0
@@ -281,11 +317,12 @@ class Facts:
 
 @dataclass
 class Frame:
-    """One entry of a rank's file: an update, the end of the script, or both None and empty where neither is."""
+    """One piece of a rank's file: an update, what a comparison needs of one, or the end of the script."""
 
     facts: Facts
     step: Step | None = None
     ended: str = ""
+    entries: list[Entry] = field(default_factory=list)
 
 
 @dataclass
@@ -295,11 +332,13 @@ class Record:
     facts: Facts
     steps: list[Step] = field(default_factory=list)
     ended: str = ""
+    entries: list[Entry] = field(default_factory=list)
 
     @classmethod
     def of(cls, frames: Iterable[Frame]) -> "Record":
         *earlier, last = Frame(Facts()), *frames
-        return cls(last.facts, [frame.step for frame in (*earlier, last) if frame.step is not None], last.ended)
+        return cls(last.facts, [frame.step for frame in (*earlier, last) if frame.step is not None], last.ended,
+                   [entry for frame in (*earlier, last) for entry in frame.entries])
 
 
 class RecordError(UsageError):

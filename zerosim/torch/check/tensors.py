@@ -88,6 +88,13 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
 
 
+def clipped_parameters(args: Any, kwargs: Any) -> list[Any]:
+    """The parameters that a call of a function that clips was given; all of a module."""
+    given = args[0] if args else kwargs["parameters"]
+    return ([given] if isinstance(given, torch.Tensor) else
+            list(given.parameters()) if isinstance(given, nn.Module) else list(given))
+
+
 def below(tensors: list[Any]) -> tuple[list[Any], set[Any]]:
     """The tensors in which the graph of these ends, which will get a gradient, and all nodes of the graph."""
     seen: set[Any] = set()

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import lr_scheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
 from zerosim.torch.check.backward import Backwards
@@ -37,10 +36,8 @@ class Updates:
         window.watch(torch.optim.Optimizer, "__init__", None, self.made)
         window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
         window.watch(lr_scheduler.LRScheduler, "step", self.schedule)
-        for handle in (register_optimizer_step_pre_hook(self.before_update),
-                       register_optimizer_step_post_hook(window.safe(self.after_update))):
-            window.leaving.callback(handle.remove)
-        window.engine_seen = self.listen_to_engine
+        window.watch_updates(self.before_update, self.after_update)
+        window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.after_engine_step)
 
     def made(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self.window.asleep and not self.window.wrapping:
@@ -95,24 +92,9 @@ class Updates:
             self.close(args[1], skipped=True)
             self.finish(args[1])
 
-    # -- DeepSpeed
-
-    def listen_to_engine(self, engine: Any) -> None:
-        if not hasattr(engine.step, "__wrapped__"):
-            self.window.watch(engine, "step", self.before_engine_step, self.after_engine_step)
-
-    def before_engine_step(self, args: Any, kwargs: Any) -> bool:
-        boundary = bool(args[0].is_gradient_accumulation_boundary())
-        if boundary:
-            self.see(args[0])
-        self.window.asleep += 1
-        return boundary
-
-    def after_engine_step(self, boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
-        self.window.asleep -= 1
-        if boundary:
-            self.close(args[0])
-            self.finish(args[0])
+    def after_engine_step(self, engine: Any) -> None:
+        self.close(engine)
+        self.finish(engine)
 
     # -- what an update is about to use
 

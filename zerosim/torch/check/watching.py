@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from zerosim.core.errors import UsageError
+
 Keep = Callable[[Any], None]
 
 
@@ -35,6 +37,8 @@ class Watch:
         try:
             with torch.no_grad():
                 return method(*given)
+        except UsageError:
+            raise
         except Exception as error:  # the training goes on, whatever it is
             self.fail(f"{type(error).__name__}: {error}"[:300].replace("\n", " "))
         finally:

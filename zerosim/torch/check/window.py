@@ -7,17 +7,25 @@ has a step of its own under way, because several may share one forward. Nothing 
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from zerosim.torch.check.names import Names
 from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Remark, Sketched, Step, Term
 from zerosim.torch.check.sketch import checksum, sketch
 from zerosim.torch.check.tensors import local, parameters_of
 from zerosim.torch.check.watching import Watch
+
+RAISED = object()
+"""Instead of the output of a module that has raised, as a checkpoint's early stop of its second forward does."""
 
 
 @dataclass
@@ -106,6 +114,63 @@ class Window(Watch):
         """Write a frame, with what is known of the rank by now."""
         self.identify()
         self.keep(Frame(self.facts, step, ended))
+
+    # -- what every observer of a training watches
+
+    def watch_modules(self, enter: Callable[..., Any], leave: Callable[..., Any]) -> None:
+        """Call `enter(module, grad)` and `leave(module, args, kwargs, output, grad)` around each forward.
+
+        `grad` says whether gradients are on, and `depth` how many modules are under way. After an exception `leave` is
+        not called.
+        """
+        self.entered, self.left = enter, leave
+        for handle in (register_module_forward_pre_hook(self.before_forward),
+                       register_module_forward_hook(self.after_forward, with_kwargs=True, always_call=True)):
+            self.leaving.callback(handle.remove)
+
+    # These two run while a model is compiled, too, and must then be nothing but a return.
+
+    def before_forward(self, module: Any, args: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.asleep:
+            self.depth += 1
+            self.safely(self.entered, module, torch.is_grad_enabled())
+
+    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any = RAISED) -> None:
+        """After an exception PyTorch calls this without `kwargs`."""
+        if not torch.compiler.is_compiling() and not self.asleep and self.depth:
+            self.depth -= 1
+            if output is not RAISED:
+                self.safely(self.left, module, args, kwargs, output, torch.is_grad_enabled())
+
+    def watch_clipping(self, before: Callable[..., Any], after: Callable[..., None]) -> None:
+        """Call `before(name, args, kwargs)` and `after` around each function of PyTorch that clips; FSDP1's is None."""
+        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(before, None), after)
+        for owner in (nn.utils, nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
+                self.watch(owner, name, partial(before, name), after, listed=True)
+
+    def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
+        """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update."""
+        for handle in (register_optimizer_step_pre_hook(before),
+                       register_optimizer_step_post_hook(self.safe(after))):
+            self.leaving.callback(handle.remove)
+
+    def watch_engine(self, engine: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
+        """Call both around each update by DeepSpeed's engine, a class; the optimizers within it are not followed."""
+        def before_step(args: Any, kwargs: Any) -> bool:
+            boundary = bool(args[0].is_gradient_accumulation_boundary())
+            if boundary:
+                before(args[0])
+            self.asleep += 1
+            return boundary
+
+        def after_step(boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
+            self.asleep -= 1
+            if boundary:
+                after(args[0])
+
+        if not hasattr(engine.step, "__wrapped__"):
+            self.watch(engine, "step", before_step, after_step)
 
     # -- optimizers
 

@@ -14,8 +14,7 @@ import numpy as np
 from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import Array
-from zerosim.torch.same.record import Entry
+from zerosim.torch.check.record import Array, Entry
 from zerosim.torch.same.wholes import Place, Run, Whole, nearest, placed
 
 SAME = "the same within rounding"
@@ -443,6 +442,7 @@ def simple(ratio: float, error: float) -> float | None:
     return None
 
 
-def same(reference: list[list[Entry]], other: list[list[Entry]], again: list[list[Entry]] | None) -> dict[str, Any]:
+def same(reference: list[list[Entry]], other: list[list[Entry]],
+         again: list[list[Entry]] | None = None) -> dict[str, Any]:
     """The document of the comparison of two runs, from the records of their ranks."""
     return Judge(Run(reference), Run(other), Run(again) if again else None).judge()

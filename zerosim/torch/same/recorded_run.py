@@ -1,20 +1,27 @@
-"""Records a script under any launcher, and compares two records."""
+"""Makes what records a run in any layout, and compares the records of two runs."""
 
 import json
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.book import lines, unjudged
-from zerosim.torch.check.checked_run import FOUND, UNJUDGED, launched_as, write_whole
+from zerosim.torch.check.checked_run import (
+    BROKEN,
+    FOUND,
+    UNJUDGED,
+    UNSEEN,
+    launched_as,
+    read_all,
+    tell,
+    writable,
+    write_whole,
+)
+from zerosim.torch.check.judge import FINISHED
+from zerosim.torch.check.record import Frame, Record
 from zerosim.torch.same.judge import same
-from zerosim.torch.same.record import Entry, read, write
 
 LAST = 2
 """The last step that is recorded, unless `--check-steps` says another."""
@@ -22,77 +29,87 @@ LAST = 2
 
 @dataclass(frozen=True)
 class Recording:
-    """The settings of a record: its folder, its last step if not all are recorded, and what is done to the weights."""
+    """What a recorded run does to its precision and to its initial weights."""
 
-    folder: Path
-    last: int | None = LAST
     double: bool = False
     noise: str = ""
-    keep_weights: bool = False
+    keep_weights: str = ""
+    """The folder for the whole weights."""
     start_from: str = ""
 
+    def __call__(self, keep: Callable[[Frame], None], last: int | None) -> Any:
+        """What records this rank."""
+        import torch  # noqa: PLC0415 - a judge needs none
 
-def record(asked: Recording, script: Callable[[], int]) -> int:
-    """Run a script as one of the launcher's processes, and record it; the script's exit code."""
-    import torch  # noqa: PLC0415 - a judge needs none
+        from zerosim.torch.same import starting  # noqa: PLC0415 - as above
+        from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - as above
 
-    from zerosim.torch.same import starting  # noqa: PLC0415 - as above
-    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - as above
+        weights = starting.read(Path(self.start_from)) if self.start_from else None
+        if self.keep_weights and launched_as()[1] > 1:
+            raise UsageError("--keep-weights keeps whole weights: record a run on one rank")
 
-    launched, size = launched_as()
-    rank = launched or 0
-    if asked.keep_weights and size > 1:
-        raise UsageError(f"--keep-weights keeps whole weights, of a run on one rank; this one is on {size}")
-    weights = starting.read(Path(asked.start_from)) if asked.start_from else None
+        def prepare(root: Any) -> None:
+            if weights is not None:
+                starting.start(root, weights, launched_as()[0] or 0)
+            if self.noise:
+                starting.move(root, getattr(torch, self.noise))
+            if self.keep_weights:
+                starting.keep(root, Path(self.keep_weights))
 
-    def prepare(root: Any) -> None:
-        if weights is not None:
-            starting.start(root, weights, rank)
-        if asked.noise:
-            starting.move(root, getattr(torch, asked.noise))
-        if asked.keep_weights:
-            starting.keep(root, asked.folder)
-
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as within:
-        file = within.enter_context((asked.folder / f"rank{rank:05}.same").open("wb"))
-        write([Entry("ranks", 0, "", shape=(size,))], file)
-        within.push(lambda raised, *_: write([Entry("end", 0, "")], file) if raised is None else None)
-        if asked.double:
-            within.enter_context(starting.Double())
-        within.enter_context(LayoutRecorder(lambda entries: write(entries, file), asked.last, prepare).listening())
-        return script()
+        recorder = LayoutRecorder(keep, last, prepare, self.noise)
+        if self.double:
+            recorder.leaving.enter_context(starting.Double())
+        return recorder
 
 
-def moved(reference: list[list[Entry]], again: list[list[Entry]]) -> bool:
-    """Whether two records are of the same model, whose initial weights differ by roundings."""
-    weights = [[entry for entry in run[0] if entry.kind == "weight"] for run in (reference, again)]
-    far = [float(np.abs(a.rows - b.rows).max(initial=0)) / max(float(np.abs(a.rows).max(initial=0)), 1e-300)
-           if (a.name, a.shape) == (b.name, b.shape) and a.rows.shape == b.rows.shape else np.inf
-           for a, b in zip(*weights, strict=False)]
-    return len(weights[0]) == len(weights[1]) and 0 < max(far, default=0) < 0.1
+def records_of(folder: str) -> list[Record]:
+    """The records of a whole run; raises `UsageError`, in one line, for anything else."""
+    try:
+        records = read_all(Path(folder))
+    except OSError as error:
+        raise UsageError(f"--same {folder}: {error.strerror or error}; name the folder of --record") from None
+    size = records[0].facts.size if records else 0
+    lost = [f"rank {record.facts.rank}: {record.ended or 'stopped, or still running'}" for record in records
+            if record.ended != FINISHED]
+    reason = ("no records of --record are there" if not records else
+              "its records are those of a check; judge them by --judge" if not records[0].facts.recorded else
+              f"it has records of {len(records)} of {size} ranks" if len(records) < size else
+              f"it was not recorded to its end ({'; '.join(lost[:3])})" if lost else
+              "no optimizer of torch.optim has updated, so there is no step to judge" if not any(
+                  record.facts.updates for record in records) else "")
+    if reason:
+        raise UsageError(f"--same {folder}: {reason}")
+    return records
+
+
+def weights_of(run: list[Record]) -> set[tuple[str, tuple[int, ...]]]:
+    return {(entry.name, entry.shape) for record in run for entry in record.entries if entry.kind == "weight"}
 
 
 def compare(folders: list[str], file: str, strict: bool) -> int:
-    """Compare the records in two folders, with a third whose weights were moved; the exit code of a check."""
+    """Compare the records in two folders, with a third whose weights were moved; the exit code of a check.
+
+    It is 2 where the runs cannot be compared; raises `UsageError` if their records cannot.
+    """
     if not 2 <= len(folders) <= 3:
         raise UsageError(f"--same has {len(folders)} folders; give the reference, the other run, and perhaps the "
                          "reference again with --noise")
-    runs = []
-    for folder in folders:
-        ranks = read(Path(folder))
-        size = ranks[0][0].shape[0] if ranks and ranks[0] else 0
-        if not size or len(ranks) < size:
-            raise UsageError(f"--same {folder}: it has records of {len(ranks)} of {size} ranks; record a run with "
-                             f"--record {folder}")
-        if not any(entry.kind == "updated" for entries in ranks for entry in entries):
-            raise UsageError(f"--same {folder}: no optimizer of torch.optim has updated, so there is no step to judge")
-        runs.append([entries[1:] for entries in ranks[:size]])
-    if len(runs) > 2 and not moved(runs[0], runs[2]):
-        raise UsageError(f"--same: {folders[2]} is not {folders[0]} with weights moved by a rounding; record the "
-                         "reference again, with --noise")
-    document = same(runs[0], runs[1], runs[2] if len(runs) > 2 else None)
-    print("\n".join(lines(document)), file=sys.stderr, flush=True)
+    file = writable(file)
+    reference, _, *again = runs = [records_of(folder) for folder in folders]
+    for folder, records in zip(folders, runs, strict=True):
+        first, facts = reference[0].facts, records[0].facts
+        if facts.recorded != first.recorded:
+            raise UsageError(f"--same: {folders[0]} has steps {first.recorded} and {folder} has {facts.recorded}; give "
+                             "both runs the same --check-steps")
+        if bool(facts.noise) != (records in again):
+            raise UsageError(f"--same: {folder} was recorded {'with' if facts.noise else 'without'} --noise; give the "
+                             "reference, the other run, and then the reference with --noise")
+    if again and weights_of(again[0]) != weights_of(reference):
+        raise UsageError(f"--same: {folders[2]} has other parameters than {folders[0]}; record the reference again")
+    document = same(*([record.entries for record in run] for run in runs))
+    said = tell("\n".join(lines(document)))
     if file:
         write_whole(Path(file), json.dumps(document, indent=1) + "\n")
-    return FOUND if document["findings"] else UNJUDGED if strict and unjudged(document) else 0
+    drawn = not document["findings"] and any("draws" in verdict["why"] for verdict in document["verdicts"])
+    return (FOUND if document["findings"] else BROKEN if not said else UNSEEN if drawn else
+            UNJUDGED if strict and unjudged(document) else 0)

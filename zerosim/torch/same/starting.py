@@ -62,12 +62,13 @@ class Double(TorchFunctionMode):
 
 
 def move(root: Any, dtype: Any) -> None:
-    """Move each weight of a model by one unit of the rounding of `dtype`, up or down."""
+    """Move each weight of a model by a unit roundoff of `dtype`, up or down, or by the least step of its own dtype."""
     for parameter in root.parameters():
         if parameter.is_floating_point():
             values = local(parameter).data
             signs = 1 - 2 * (hashed(torch.arange(values.numel(), device=values.device)) & 1).double()
-            values.copy_(values.double() * (1 + torch.finfo(dtype).eps * signs.reshape(values.shape)))
+            least = max(torch.finfo(dtype).eps / 2, torch.finfo(values.dtype).eps)
+            values.copy_(values.double() * (1 + least * signs.reshape(values.shape)))
 
 
 def keep(root: Any, folder: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.torch.check.record import Array
-from zerosim.torch.same.record import Entry, is_range, matrix, span
+from zerosim.torch.check.record import Array, Entry
+from zerosim.torch.same.record import is_range, matrix, span
 
 COPIED = 1e-11
 """Projections of equal weights differ by less than this part of the largest number: they are added in other orders."""
