@@ -73,6 +73,9 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         import torch  # noqa: F401, PLC0415 - most commands need none
     except ModuleNotFoundError as error:
         raise UsageError("PyTorch is not installed; pip install torch installs it") from error
+    if arguments.record:
+        asked = replace(asked, recorder=same.Recording(arguments.double, arguments.noise, arguments.keep_weights and
+                                                       os.path.abspath(arguments.record), arguments.start_from))
     asked = checked.prepared(asked) if arguments.check or arguments.record else asked
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
@@ -81,9 +84,6 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
 
         over_zerosim.take_groups()
     body = partial(script, module=arguments.module)
-    if arguments.record:
-        asked = replace(asked, recorder=same.Recording(asked.double, arguments.noise, arguments.keep_weights and
-                                                       asked.folder, arguments.start_from))
     code = checked.run(asked, body) if arguments.check or arguments.record else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
         print(over_zerosim.calls())

@@ -79,7 +79,7 @@ def launched_as() -> tuple[int | None, int]:
 
 def prepared(asked: Asked) -> Asked:
     """The settings with absolute paths, each tried; raises `UsageError` if one cannot be used."""
-    rank, size = launched_as()
+    flag, (rank, size) = "--records" if asked.recorder is None else "--record", launched_as()
     local = launched_with("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE") or size
     if local < size and not asked.records:
         raise UsageError(f"{size - local} of {size} ranks are on other hosts: give --records a folder that all of them "
@@ -91,11 +91,11 @@ def prepared(asked: Asked) -> Asked:
     run = hashlib.sha256(repr(words).encode()).hexdigest()[:16]
     try:
         folder = own_folder(asked.records, run)
-        settle(folder / "run", run)
+        settle(folder / "run", run, flag)
     except OSError as error:
-        raise UsageError(f"the records cannot be written: {error}; name another folder") from None
+        raise UsageError(f"the records cannot be written: {error}; give {flag} another folder") from None
     if (folder / JUDGED).exists() or (folder / f"rank{rank or 0:05}").exists():
-        raise UsageError(f"{folder} holds another run; name an empty folder for the records")
+        raise UsageError(f"{folder} holds another run; give {flag} an empty folder")
     return replace(asked, records=asked.records and str(folder), json=writable(asked.json), folder=str(folder), run=run,
                    alone=rank is None)
 
@@ -133,7 +133,7 @@ def own_folder(named: str, run: str) -> Path:
     return folder
 
 
-def settle(file: Path, run: str) -> None:
+def settle(file: Path, run: str, flag: str) -> None:
     """Make the file that says which run a folder is of; raises `UsageError` if it is of another."""
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".") as own:
         own.write(run.encode())
@@ -141,7 +141,7 @@ def settle(file: Path, run: str) -> None:
         with suppress(FileExistsError):
             os.link(own.name, file)
     if file.read_text() != run:
-        raise UsageError(f"{file.parent} holds another run; name an empty folder for the records")
+        raise UsageError(f"{file.parent} holds another run; give {flag} an empty folder")
 
 
 def started(process: int) -> str:

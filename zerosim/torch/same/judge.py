@@ -15,13 +15,14 @@ from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
 from zerosim.torch.check.gradients import listed
 from zerosim.torch.check.record import Array, Entry
-from zerosim.torch.same.wholes import Place, Run, Whole, nearest, placed
+from zerosim.torch.same.wholes import Place, Run, Whole, distance, nearest, placed
 
 SAME = "the same within rounding"
 LEAST = 0.01
 """Numbers smaller than this part of the largest of their kind are judged like those."""
 MARGIN = 8
 """The threshold, in differences that moving each weight by a rounding makes in the same numbers."""
+CANNOT = "cannot be compared"
 SUBJECTS = ("inputs", "initial weights", "outputs", "loss", "gradients of outputs", "gradient", "clipping", "update")
 
 
@@ -58,7 +59,11 @@ class Judge:
         self.compared: set[str] = set()
         self.unequal: set[str] = set()
         self.measured: dict[tuple[Any, ...], float] = {}
+        self.factors: dict[tuple[str, int], dict[str, float]] = {}
+        """For each kind and step, how far a rounding of the weights moves the factor of each parameter."""
         self.largest: dict[tuple[str, int], float] = {}
+        self.cannot = ""
+        """Why the runs cannot be compared, where neither of them is wrong."""
 
     # -- thresholds
 
@@ -109,9 +114,6 @@ class Judge:
     # -- are the runs comparable?
 
     def comparable(self, steps: int) -> bool:
-        if self.reference.steps != self.other.steps:
-            self.find("inputs", steps + 1, "another number of steps", Difference("", [], (
-                f"{plural(self.other.steps, 'update')}, and {self.reference.steps} in the reference")))
         for step in range(1, steps + 1):
             if not self.findings:
                 self.inputs(step)
@@ -270,7 +272,7 @@ class Judge:
                 of_full, own = getattr(full, axis), getattr(whole, axis)
                 values = of_full[place.at] if axis == place.axis and place.at is not None else of_full
                 limit = self.limit(kind, step, full.name, of_full)
-                far = np.abs(own - values)
+                far = distance(own, values)
                 if full.name in gradients and len(full.columns) == 1:  # the sign of a rounding may decide an update
                     gradient = gradients[full.name].rows
                     still = np.abs(gradient) <= self.limit("gradient", step, full.name, gradient)
@@ -284,16 +286,18 @@ class Judge:
                     of = {*owners[far > limit].tolist()}
                     ranks = sorted(of) if of <= {*whole.ranks} else ranks
                 error = max(error, float(far.max(initial=0)) / limit)
+                if kind != "updated" and axis == place.axis and error <= 1 and (share := self.factor_off(
+                        kind, step, full.name, own, values)) > 1:
+                    error, factor = share, float(own @ values) / float(values @ values)
             self.note(subject, error if error <= 1 else 0.0)
             if error > 1:
                 wrong.append(Difference(full.name, ranks, "", factor, whole.line))
         if kind == "gradient":
             self.compared = {*parts}
-        for rank, name in self.places if kind == "gradient" else ():
-            place = self.places[rank, name]
-            if place.whole.name in due and place.whole.name not in parts and self.other.has_gradients(rank, step):
-                wrong.append(Difference(place.whole.name, [rank], "there is no gradient", 0.0))
-                count += 1
+            absent = [Difference(place.whole.name, [rank], "there is no gradient", 0.0)
+                      for (rank, _), place in self.places.items() if place.whole.name in due.keys() - parts.keys()
+                      and self.other.has_gradients(rank, step)]
+            wrong, count = wrong + absent, count + len(absent)
         if wrong and not wrong[0].text:
             wrong[0].text = self.sum_of(parts[wrong[0].name], due[wrong[0].name], kind, step)
         return wrong, count
@@ -321,14 +325,18 @@ class Judge:
         steps = min(steps, 1) if self.coarse else steps
         for step in range(1, steps + 1) if comparable else ():
             self.step(step)
-            if self.findings:
-                break
+            if self.findings or self.cannot:
+                return self.document(steps)
+        if comparable and self.reference.steps != self.other.steps:
+            self.find("inputs", steps + 1, "another number of steps", Difference("", [], (
+                f"{plural(self.other.steps, 'update')}, and {self.reference.steps} in the reference")))
         return self.document(steps)
 
     def step(self, step: int) -> None:
         results = {kind: self.parameters(kind, step) for kind in ("gradient", "clipped", "updated")}
+        settings = self.settings(step)
         if self.roundoff > 1e-12 and self.again is None:
-            results["updated"] = [], 0
+            results["updated"] = settings, len(settings)
         forward, alike = self.modules("output", step)
         backward, unlike = self.modules("output gradient", step, self.scale(step))
         factor, loss, due = self.loss(step)
@@ -344,6 +352,9 @@ class Judge:
                 self.say(subject, f"{count - len(wrong)} of {plural(count, 'tensor')} of step {step}")
         if not any(wrong for wrong, _ in results.values()):
             return None
+        self.cannot = self.obstacle(step)
+        if self.cannot:
+            return None
         if forward:
             return self.first_module("outputs", "output", step, forward, alike)
         clips = [bool(run.kinds.get(("clipped", step))) for run in (self.other, self.reference)]
@@ -352,9 +363,9 @@ class Judge:
                 f"gradients are clipped in {'this run' if clips[0] else 'the reference'} only")))
         kind = next(kind for kind, (wrong, _) in results.items() if wrong)
         wrong, count = results[kind]
-        factors = {None if one.factor is None else round(one.factor, 6) for one in wrong}
-        common = wrong[0].factor if len(factors) == 1 else None
-        if kind == "gradient" and (factor is None or (common is not None and len(wrong) == count and factor != 1)):
+        common = self.common(wrong)
+        if kind == "gradient" and (factor is None or (
+                common is not None and len(wrong) == count and not self.normalised(factor, step))):
             line = next((entry.line for _, entry in self.other.kinds.get(("loss", step), [])), "")
             of = f"{factor:g} times the reference's" if factor is not None else "no multiple of the reference's"
             share = f", and each gradient is {common:.4g} times the reference's" if common is not None else ""
@@ -362,7 +373,81 @@ class Judge:
                 f"{loss:.9g}, {of}, {due:.9g}; outputs are equal{share}"), line=line))
         if kind == "gradient" and backward and self.explains(next(iter(backward)), step, {one.name for one in wrong}):
             return self.first_module("gradients of outputs", "output gradient", step, backward, unlike)
+        ranks = {rank for one in wrong for rank in one.ranks}
+        shares = [self.common([one for one in wrong if rank in one.ranks]) for rank in ranks]
+        if kind == "gradient" and not any(clips) and 2 * len(wrong) > count > 1 and all(
+                share is not None and simple(share, self.coarseness) is None for share in shares):
+            wrong[0].text = "no simple factor, as of clipping by hand with another norm"
+            return self.first_parameter("clipped", step, wrong, count, common, by_hand=True)
+        if kind == "updated" and settings:
+            wrong[0].text = settings[0].text
         return self.first_parameter(kind, step, wrong, count, common, bool(backward))
+
+    @property
+    def coarseness(self) -> float:
+        """The relative error of a factor."""
+        return max(1e-6, 10 * float(np.sqrt(self.roundoff)))
+
+    def common(self, wrong: list[Difference]) -> float | None:
+        """The factor that all of these have, if there is one."""
+        factors = [one.factor for one in wrong if one.factor is not None]
+        equal = len(factors) == len(wrong) and np.ptp(factors) <= self.coarseness * max(map(abs, factors))
+        return factors[0] if equal else None
+
+    def normalised(self, factor: float, step: int) -> bool:
+        """Whether a factor of the loss is that of a mean over a rank's own tokens, or over those of several."""
+        ranks = [len({rank for rank, _ in run.kinds.get(("loss", step), [])}) for run in (self.other, self.reference)]
+        shares = [[number for number in range(1, count + 1) if count % number == 0] for count in ranks]
+        return any(abs(factor * above / below - 1) < 1e-9 for above in shares[0] for below in shares[1])
+
+    def obstacle(self, step: int) -> str:
+        """Why a difference in this step says nothing about the layout; empty if it does."""
+        for run, name in ((self.reference, "the reference"), (self.other, "this run")):
+            for _, entry in run.kinds.get(("random", step), []):
+                return (f"{CANNOT}: {name} draws random numbers in the forward of {entry.name or 'the model'} "
+                        f"({entry.line}), as dropout does, and another layout draws others; set all rates to 0")
+        for kind in ("output", "loss", "gradient", "updated"):
+            for _, entry in self.reference.kinds.get((kind, step), []):
+                if not np.isfinite(entry.rows).all():
+                    return f"{CANNOT}: in the reference the {kind} of {entry.name or 'the model'} is NaN or infinite"
+        return ""
+
+    def settings(self, step: int) -> list[Difference]:
+        """The parameters whose optimizer has other settings than in the reference."""
+        due = {whole.name: whole for kind in ("gradient", "clipped") for whole in self.reference.wholes(kind, step)
+               if whole.settings}
+        wrong = []
+        for whole in (whole for kind in ("gradient", "clipped") for whole in self.other.wholes(kind, step)):
+            place = self.places.get((whole.ranks[0], whole.name))
+            full = due.get(place.whole.name) if place is not None else None
+            own, of_full = whole.settings, full.settings if full is not None else {}
+            other = [f"{key} is {own[key]:g}, and {of_full[key]:g} in the reference"
+                     for key in own.keys() & of_full.keys() if abs(own[key] - of_full[key]) > 1e-6 * abs(of_full[key])]
+            if full is not None and other:
+                wrong.append(Difference(full.name, [*whole.ranks], min(other), None, whole.line))
+        return wrong
+
+    def factor_off(self, kind: str, step: int, name: str, own: Array, due: Array) -> float:
+        """How far numbers are from the reference's along these, in thresholds: a factor is seen before its numbers are.
+
+        What a rounding of the weights makes of the factor is measured on all parameters; without a measure it is 0.
+        """
+        size = float(due @ due)
+        if self.again is None or not size:
+            return 0.0
+        if (kind, step) not in self.factors:
+            self.factors[kind, step] = {}
+            for whole in self.reference.wholes(kind, step):
+                both = [(a, b) for a, b in self.pairs(kind, step, whole.name) if a.any()]
+                if both:
+                    a, b = (np.concatenate(parts) for parts in zip(*both, strict=True))
+                    self.factors[kind, step][whole.name] = max(abs(float(a @ b / (a @ a)) - 1), float(
+                        np.linalg.norm(a - b) / np.linalg.norm(a)) / len(a) ** 0.5)
+        measured = self.factors[kind, step]
+        if name not in measured:
+            return 0.0
+        limit = MARGIN * max(measured[name], float(np.median([*measured.values()])), self.roundoff)
+        return abs(float(own @ due) / size - 1) / limit
 
     def explains(self, module: str, step: int, wrong: set[str]) -> bool:
         """Whether a wrong gradient of a module's output is behind the wrong parameters: most before it are wrong then.
@@ -378,19 +463,15 @@ class Judge:
         name, order = next(iter(wrong)), self.reference.order(kind, step)
         before = [other for other in order[: order.index(name)] if other in equal]
         entry = next(entry for _, entry in self.reference.kinds[kind, step] if entry.name == name)
-        drawn = any(run.kinds.get(("random", step)) for run in (self.reference, self.other))
-        random = ("; its random numbers depend on the layout: set its rate to 0" if "Dropout" in entry.module else
-                  "; the model draws random numbers, as dropout does, and layouts draw others: set all rates to 0 first"
-                  if drawn else "")
         first, way = wrong[name], "forward" if kind == "output" else "backward"
         last = f"{before[-1] or 'the model'} before it is equal" if before else "it is the first of all"
         first.line, first.text = entry.line, (
             f"{name or 'the model'} ({entry.module}) is the first {way} whose {kind} is not the reference's: "
-            f"{first.text}; {last}{random}")
+            f"{first.text}; {last}")
         self.find(what, step, "another output" if kind == "output" else "another gradient of an output", first)
 
     def first_parameter(self, kind: str, step: int, wrong: list[Difference], count: int, common: float | None,
-                        parts: bool = False) -> None:
+                        parts: bool = False, by_hand: bool = False) -> None:
         what, words = {"gradient": ("gradient", "the gradient"), "clipped": ("clipping", "the clipped gradient"),
                        "updated": ("update", "the updated weight")}[kind]
         first = wrong[0]
@@ -400,6 +481,7 @@ class Judge:
         norms = [sorted({float(entry.rows[0]) for _, entry in run.kinds.get(("norm", step), [])})
                  for run in (self.other, self.reference)] if kind == "clipped" else []
         equal = (f"; the norm is {norms[0][0]:.9g}, and {norms[1][0]:.9g} in the reference" if norms and all(norms) else
+                 "; outputs, loss and gradients of outputs are equal" if by_hand else
                  "; outputs and loss are equal" if kind == "gradient" and parts else
                  "; outputs, loss and gradients of outputs are equal" if kind == "gradient" else
                  "; gradients are equal")
@@ -424,7 +506,9 @@ class Judge:
             if what == "update" and self.roundoff > 1e-12 and self.again is None:
                 judged, why = False, "in 32 bits and fewer give a third record, of --noise" + (
                     "; without it only step 1 is judged in 16 bits" if self.coarse else "")
-            if what in self.unequal:  # before a finding has begun, or parts of a sum
+            if self.cannot and what in SUBJECTS[2:]:
+                judged, why = False, self.cannot
+            elif what in self.unequal:  # before a finding has begun, or parts of a sum
                 judged, why = False, f"equal are {why}; others {'follow the finding' if wrong else 'are parts of sums'}"
             verdicts.append({"what": what, "verdict": SAME if judged else NOT_JUDGED, "why": why or "it was not seen",
                              "judged": steps * judged, "of": steps})

@@ -21,7 +21,7 @@ from zerosim.torch.check.checked_run import (
 )
 from zerosim.torch.check.judge import FINISHED
 from zerosim.torch.check.record import Frame, Record
-from zerosim.torch.same.judge import same
+from zerosim.torch.same.judge import CANNOT, same
 
 LAST = 2
 """The last step that is recorded, unless `--check-steps` says another."""
@@ -110,6 +110,6 @@ def compare(folders: list[str], file: str, strict: bool) -> int:
     said = tell("\n".join(lines(document)))
     if file:
         write_whole(Path(file), json.dumps(document, indent=1) + "\n")
-    drawn = not document["findings"] and any("draws" in verdict["why"] for verdict in document["verdicts"])
-    return (FOUND if document["findings"] else BROKEN if not said else UNSEEN if drawn else
+    cannot = any(verdict["why"].startswith(CANNOT) for verdict in document["verdicts"])
+    return (FOUND if document["findings"] else BROKEN if not said else UNSEEN if cannot else
             UNJUDGED if strict and unjudged(document) else 0)

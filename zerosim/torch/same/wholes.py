@@ -31,6 +31,7 @@ class Whole:
     owners: Array
     column_owners: Array
     line: str
+    settings: dict[str, float]
 
     @classmethod
     def of(cls, parts: list[tuple[int, Entry]]) -> "Whole":
@@ -38,7 +39,7 @@ class Whole:
         entry = parts[0][1]
         count, width = matrix(entry.shape)
         whole = cls(entry.name, entry.aliases, entry.shape, tuple(sorted(rank for rank, _ in parts)), np.zeros(count),
-                    np.zeros(width), np.full(count, NOBODY), np.full(width, NOBODY), entry.line)
+                    np.zeros(width), np.full(count, NOBODY), np.full(width, NOBODY), entry.line, entry.settings)
         for rank, part in parts:
             first, last, columns = span(part.shape, part.place)
             whole.rows[first:last] += part.rows
@@ -157,7 +158,17 @@ def nearest(values: Array, wanted: Array) -> tuple[Array, Array]:
     right = np.clip(np.searchsorted(values, wanted), 0, len(values) - 1)
     left = np.maximum(right - 1, 0)
     at = np.where(np.abs(values[right] - wanted) <= np.abs(values[left] - wanted), right, left)
-    return at, np.abs(values[at] - wanted)
+    return at, distance(values[at], wanted)
+
+
+def distance(a: Array, b: Array) -> Array:
+    """How far numbers are from others; what is no number is infinitely far.
+
+    >>> distance(np.array([1.0, np.nan]), np.array([0.5, np.nan]))
+    array([0.5, inf])
+    """
+    far: Array = np.abs(a - b)
+    return np.where(np.isnan(far), np.inf, far)
 
 
 def found(full: Whole, part: Whole) -> Place | None:
@@ -173,8 +184,23 @@ def found(full: Whole, part: Whole) -> Place | None:
         sort = np.argsort(whole, kind="stable")
         at, far = nearest(whole[sort], own)
         if (far <= tolerance).all():
-            return Place(full, axis, sort[at], size)
+            twice = bool((np.diff(whole[sort]) <= tolerance).any())
+            return Place(full, axis, following(whole, own, sort[at], tolerance) if twice else sort[at], size)
     return None
+
+
+def following(whole: Array, own: Array, at: Array, tolerance: float) -> Array:
+    """Positions with the same numbers where these follow each other as often as possible: some numbers come twice.
+
+    >>> following(np.array([1.0, 2.0, 3.0, 1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]), np.array([0, 1, 5]), 0.0)
+    array([3, 4, 5])
+    """
+    for numbers, way in ((range(1, len(at)), 1), (range(len(at) - 2, -1, -1), -1)):
+        for number in numbers:
+            beside = at[number - way] + way
+            if 0 <= beside < len(whole) and abs(whole[beside] - own[number]) <= tolerance:
+                at[number] = beside
+    return at
 
 
 def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], list[Whole]]:
@@ -214,7 +240,7 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
         gradient = own_gradients.get((whole.ranks[0], whole.name))
         if len(same) > 1 and gradient is not None:
             candidates = [Place(twin, place.axis, place.at, place.size) for twin in (place.whole, *same)]
-            place = next((one for one in candidates if agrees(gradients.get(one.whole.name), gradient, one)), place)
+            place = min(candidates, key=lambda one: far_from(gradients.get(one.whole.name), gradient, one))
         put(whole, place)
     for whole in constants:
         own = whole.ranks[0]
@@ -233,11 +259,11 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
     return places, lost
 
 
-def agrees(full: Whole | None, own: Whole, place: Place) -> bool:
-    """Whether a gradient is what a place expects, but for a few digits."""
+def far_from(full: Whole | None, own: Whole, place: Place) -> float:
+    """How far a gradient is from what a place expects."""
     if full is None:
-        return False
+        return np.inf
     due = getattr(full, place.axis)
     due = due if place.at is None else due[place.at]
     values = getattr(own, place.axis)
-    return due.shape == values.shape and bool(np.abs(values - due).max(initial=0) <= 1e-3 * np.abs(due).max(initial=0))
+    return float(np.abs(values - due).max(initial=0)) if due.shape == values.shape else np.inf
