@@ -1,12 +1,15 @@
 """`zerosim torch --record` and `--same` on many layouts; these tests run where PyTorch is installed."""
 
+import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from tests.torch.launch import PLAIN, findings, torchrun
+from tests.torch.launch import PLAIN, findings, judged, torchrun
+from zerosim.torch.check.record import Entry, Facts, Frame, write
 
 torch = pytest.importorskip("torch", reason="make oracles runs these in an environment that has PyTorch")
 
@@ -32,9 +35,9 @@ time.sleep(1), dist.destroy_process_group()
 """
 
 
-def same(*folders):
-    return subprocess.run([sys.executable, "-m", "zerosim.torch", "--same", *map(str, folders)], capture_output=True,
-                          text=True, check=False, env=PLAIN)
+def same(*folders, flags=()):
+    return subprocess.run([sys.executable, "-m", "zerosim.torch", *map(str, flags), "--same", *map(str, folders)],
+                          capture_output=True, text=True, check=False, env=PLAIN)
 
 
 @pytest.mark.mpi
@@ -56,9 +59,61 @@ def test_the_command_records_compares_and_starts_from_the_weights_of_another_run
     assert findings(outcome.stderr)[0].startswith(
         "zerosim: FOUND step 1, rank 0: another loss: "), outcome.stderr
     assert "8 times the reference's" in outcome.stderr
+    check_records = tmp_path / "check"
+    torchrun(1, "-m", "zerosim.torch", "--check", "--records", check_records, script)
+    shutil.copytree(tmp_path / "two", tmp_path / "cut")
+    os.truncate(tmp_path / "cut" / "rank00001", 400)
+    shutil.copytree(tmp_path / "two", tmp_path / "damaged")
+    content = bytearray((tmp_path / "damaged" / "rank00001").read_bytes())
+    content[300] ^= 1
+    (tmp_path / "damaged" / "rank00001").write_bytes(content)
+    longer = record("longer", 2, "--check-steps", "1..1")
     (tmp_path / "two" / "rank00001").unlink()
-    assert same(one, tmp_path / "two").returncode == 2
-    assert "records of 1 of 2 ranks" in same(one, tmp_path / "two").stderr
+    for folders, why in (([one, tmp_path / "two"], "records of 1 of 2 ranks"), ([one, check_records], "those of a check"),
+                         ([one, tmp_path / "cut"], "not recorded to its end"), ([one, longer], "same --check-steps"),
+                         ([one, tmp_path / "damaged"], "damaged"), ([one, tmp_path], "no records of --record"),
+                         ([one, tmp_path / "none"], "No such file"), ([one, one, one], "without --noise")):
+        outcome = same(*folders)
+        assert (outcome.returncode, why in outcome.stderr.splitlines()[-1]) == (2, True), outcome.stderr
+    assert "cannot be written" in same(one, one, flags=["--json", tmp_path / "no" / "file"]).stderr
+    assert "records of --record" in judged(one).stderr
+    again = torchrun(1, "-m", "zerosim.torch", "--record", one, script)
+    assert "holds another run; give --record an empty folder" in again.stderr
+
+
+ALONE = """import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mpi4py", "torch"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hidden())
+sys.argv = ["zerosim", "torch", *sys.argv[1:]]
+from zerosim.__main__ import start
+sys.exit(start())
+"""
+
+
+def test_records_are_compared_without_pytorch_and_without_an_mpi_library(tmp_path):
+    """The second run has twice the gradient, draws random numbers, or has numbers that are none."""
+    def run(name, factor=1.0, kinds=()):
+        (tmp_path / name).mkdir()
+        facts = Facts(recorded="1..2", updates={0: 1})
+        rows = {"weight": 1.0, "output": 1.0, "loss": 1.0, "gradient": factor, "updated": 1.0}
+        entries = [Entry(kind, 1, "a.w" if kind in ("weight", "gradient", "updated") else "a", shape=(3, 2),
+                         place=((0, 3), (0, 2)), group=[0], rows=factor * np.arange(1.0, 4.0),
+                         columns=factor * np.arange(1.0, 3.0)) for kind, factor in rows.items()]
+        with open(tmp_path / name / "rank00000", "wb") as file:
+            write(Frame(facts, entries=[*entries, *(Entry(kind, 1, "a", line="x.py:1") for kind in kinds)]), file)
+            write(Frame(facts, ended="0"), file)
+        return str(tmp_path / name)
+
+    one = run("one")
+    for other, code, said in ((run("equal"), 0, "no findings"), (run("double", 2.0), 1, "is 2 times the reference's"),
+                              (run("nan", np.nan), 1, "another gradient"),
+                              (run("drawn", 2.0, ["random"]), 2, "this run draws random numbers in the forward of a")):
+        outcome = subprocess.run([sys.executable, "-c", ALONE, "--same", one, other], capture_output=True, text=True,
+                                 check=False, env=PLAIN)
+        assert (outcome.returncode, said in outcome.stderr) == (code, True), outcome.stderr
 
 
 def test_parts_add_up_to_the_projections_of_the_whole():

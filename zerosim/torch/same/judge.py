@@ -49,6 +49,9 @@ class Judge:
     worst: dict[str, float] = field(default_factory=dict)
     places: dict[tuple[int, str], Place] = field(default_factory=dict)
     held: dict[int, set[str]] = field(default_factory=dict)
+    """The parameters of which each rank has a part."""
+    below: dict[str, set[str]] = field(default_factory=dict)
+    """The reference's parameters below each module."""
     findings: list[CheckFinding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -94,8 +97,9 @@ class Judge:
             both = [np.array([run.loss(step)]) for run in (self.reference, self.again)]
             yield both[0], both[1]
             return
-        for one, two in zip(*(run.wholes(kind, step) for run in (self.reference, self.again)), strict=False):
-            if one.name == two.name == name and one.rows.shape == two.rows.shape:
+        both_runs = (run.named(kind, step).get(name, []) for run in (self.reference, self.again))
+        for one, two in zip(*both_runs, strict=False):
+            if one.rows.shape == two.rows.shape:
                 yield one.rows, two.rows
                 yield one.columns, two.columns
 
@@ -172,11 +176,14 @@ class Judge:
 
     def covers(self, rank: int, module: str) -> bool:
         """Whether a rank has a part of every parameter that the reference has below a module."""
-        if rank not in self.held:
-            self.held[rank] = {place.whole.name for (holder, _), place in self.places.items() if holder == rank}
-        return all(whole.name in self.held[rank] for whole in self.reference.wholes("weight", 1)
-                   if any(f".{name}".startswith(f".{module}." if module else ".")
-                          for name in (whole.name, *whole.aliases)))
+        if not self.held:
+            for (holder, _), place in self.places.items():
+                self.held.setdefault(holder, set()).add(place.whole.name)
+            for whole in self.reference.wholes("weight", 1):
+                for path in (f".{name}".split(".") for name in (whole.name, *whole.aliases)):
+                    for length in range(1, len(path)):
+                        self.below.setdefault(".".join(path[1:length]), set()).add(whole.name)
+        return self.below.get(module, set()) <= self.held.get(rank, set())
 
     def modules(self, kind: str, step: int, scale: float = 1.0) -> tuple[dict[str, Difference], list[str]]:
         """The modules that differ, and those that are equal on all ranks, in the order of the reference.
@@ -294,8 +301,9 @@ class Judge:
                 wrong.append(Difference(full.name, ranks, "", factor, whole.line))
         if kind == "gradient":
             self.compared = {*parts}
+            without = due.keys() - parts.keys()
             absent = [Difference(place.whole.name, [rank], "there is no gradient", 0.0)
-                      for (rank, _), place in self.places.items() if place.whole.name in due.keys() - parts.keys()
+                      for (rank, _), place in self.places.items() if place.whole.name in without
                       and self.other.has_gradients(rank, step)]
             wrong, count = wrong + absent, count + len(absent)
         if wrong and not wrong[0].text:

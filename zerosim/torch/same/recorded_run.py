@@ -72,9 +72,9 @@ def records_of(folder: str) -> list[Record]:
     lost = [f"rank {record.facts.rank}: {record.ended or 'stopped, or still running'}" for record in records
             if record.ended != FINISHED]
     reason = ("no records of --record are there" if not records else
+              f"it was not recorded to its end ({'; '.join(lost[:3])})" if lost else
               "its records are those of a check; judge them by --judge" if not records[0].facts.recorded else
               f"it has records of {len(records)} of {size} ranks" if len(records) < size else
-              f"it was not recorded to its end ({'; '.join(lost[:3])})" if lost else
               "no optimizer of torch.optim has updated, so there is no step to judge" if not any(
                   record.facts.updates for record in records) else "")
     if reason:

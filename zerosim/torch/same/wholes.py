@@ -80,6 +80,7 @@ class Run:
                 self.kinds.setdefault((entry.kind, entry.step), []).append((rank, entry))
         self.votes: dict[int, dict[str, Counter[str]]] = {}
         self._wholes: dict[tuple[str, int], list[Whole]] = {}
+        self._named: dict[tuple[str, int], dict[str, list[Whole]]] = {}
         self._tokens: dict[tuple[str, int], dict[Any, dict[int, Array]]] = {}
 
     @cached_property
@@ -107,6 +108,14 @@ class Run:
                 Whole.of([holders[min(number, len(holders) - 1)] for holders in places.values()])
                 for places in parts.values() for number in range(max(map(len, places.values())))]
         return self._wholes[kind, step]
+
+    def named(self, kind: str, step: int) -> dict[str, list[Whole]]:
+        """The tensors of a kind by name."""
+        if (kind, step) not in self._named:
+            of = self._named[kind, step] = {}
+            for whole in self.wholes(kind, step):
+                of.setdefault(whole.name, []).append(whole)
+        return self._named[kind, step]
 
     def tokens(self, kind: str, step: int) -> dict[Any, dict[int, Array]]:
         """For each name with the width of a row, the numbers of each rank in the order of its calls."""
@@ -171,6 +180,32 @@ def distance(a: Array, b: Array) -> Array:
     return np.where(np.isnan(far), np.inf, far)
 
 
+class Index:
+    """The tensors of the reference that may contain another: those that have its largest number, by rows or columns."""
+
+    def __init__(self, full: list[Whole]) -> None:
+        self.full, self.sorted = full, dict[tuple[str, int], tuple[Array, Array, float]]()
+        groups: dict[tuple[str, int], list[int]] = {}
+        for number, whole in enumerate(full):
+            for axis, length in (("rows", len(whole.columns)), ("columns", len(whole.rows))):
+                groups.setdefault((axis, length), []).append(number)
+        for (axis, length), numbers in groups.items():
+            parts = [getattr(full[number], axis) for number in numbers]
+            values, owners = np.concatenate(parts), np.repeat(numbers, [len(part) for part in parts])
+            sort = np.argsort(values, kind="stable")
+            self.sorted[axis, length] = values[sort], owners[sort], COPIED * float(np.abs(values).max(initial=0))
+
+    def candidates(self, part: Whole) -> list[Whole]:
+        numbers: set[int] = set()
+        for axis, own, length in (("rows", part.rows, len(part.columns)), ("columns", part.columns, len(part.rows))):
+            values, owners, error = self.sorted.get((axis, length), (np.zeros(0), np.zeros(0, int), 0.0))
+            if len(own):
+                largest = own[np.argmax(np.abs(own))]
+                first, last = np.searchsorted(values, [largest - error, np.nextafter(largest + error, np.inf)])
+                numbers.update(owners[first:last].tolist())
+        return [self.full[number] for number in sorted(numbers)]
+
+
 def found(full: Whole, part: Whole) -> Place | None:
     """Where a tensor's content is in a tensor of the reference; None if it is not there."""
     size = len(part.rows), len(part.columns)
@@ -212,17 +247,20 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
     """
     full = reference.wholes("weight", 1)
     named = {name: whole for whole in full for name in (whole.name, *whole.aliases)}
+    index = Index(full)
     twins: dict[bytes, list[Whole]] = {}
     for whole in full:
         twins.setdefault(whole.rows.tobytes(), []).append(whole)
     gradients = {whole.name: whole for whole in reference.wholes("gradient", 1)}
     own_gradients = {(rank, whole.name): whole for whole in other.wholes("gradient", 1) for rank in whole.ranks}
     places: dict[tuple[int, str], Place] = {}
+    beside: dict[tuple[int, str], list[Place]] = {}
     lost, constants = [], []
 
     def put(whole: Whole, place: Place) -> None:
         for rank in whole.ranks:
             places[rank, whole.name] = place
+            beside.setdefault((rank, whole.name.rpartition(".")[0]), []).append(place)
             if not whole.name.startswith("?"):
                 other.vote(rank, whole.name, next((name for name in (place.whole.name, *place.whole.aliases)
                                                    if name == whole.name), place.whole.name))
@@ -232,7 +270,8 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
             constants.append(whole)
             continue
         by_name = [named[name] for name in (whole.name, *whole.aliases) if name in named]
-        place = next((place for candidate in (*by_name, *full) if (place := found(candidate, whole)) is not None), None)
+        place = next(filter(None, (found(candidate, whole) for candidate in by_name)), None) or next(
+            filter(None, (found(candidate, whole) for candidate in index.candidates(whole))), None)
         if place is None:
             lost.append(whole)
             continue
@@ -249,13 +288,12 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
         if candidate is None or len(whole.rows) > len(candidate.rows):
             lost.append(whole)
             continue
-        beside = [place for (rank, name), place in places.items() if rank == own and name != whole.name
-                  and name.rpartition(".")[0] == whole.name.rpartition(".")[0] and place.axis == "rows"
-                  and place.cut and len(place.at if place.at is not None else ()) == len(whole.rows)]
+        like = [place.at for place in beside.get((own, whole.name.rpartition(".")[0]), []) if place.axis == "rows"
+                and place.cut and place.at is not None and len(place.at) == len(whole.rows)]
         if len(whole.rows) == len(candidate.rows):
             put(whole, Place(candidate, "rows", None, (len(whole.rows), len(whole.columns))))
-        elif beside:
-            put(whole, Place(candidate, "rows", beside[0].at, (len(whole.rows), len(whole.columns))))
+        elif like:
+            put(whole, Place(candidate, "rows", like[0], (len(whole.rows), len(whole.columns))))
     return places, lost
 
 
