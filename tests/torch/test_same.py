@@ -69,7 +69,8 @@ def test_the_command_records_compares_and_starts_from_the_weights_of_another_run
     (tmp_path / "damaged" / "rank00001").write_bytes(content)
     longer = record("longer", 2, "--check-steps", "1..1")
     (tmp_path / "two" / "rank00001").unlink()
-    for folders, why in (([one, tmp_path / "two"], "records of 1 of 2 ranks"), ([one, check_records], "those of a check"),
+    for folders, why in (([one, tmp_path / "two"], "records of 1 of 2 ranks"),
+                         ([one, check_records], "those of a check"),
                          ([one, tmp_path / "cut"], "not recorded to its end"), ([one, longer], "same --check-steps"),
                          ([one, tmp_path / "damaged"], "damaged"), ([one, tmp_path], "no records of --record"),
                          ([one, tmp_path / "none"], "No such file"), ([one, one, one], "without --noise")):

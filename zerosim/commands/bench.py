@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=whole_number(1, 1000), default=15, metavar="N",
         help="measured rounds, after 2 rounds of warm-up; default 15")
     parser.add_argument("--model", choices=steps.WORKLOADS, default="mlp", help="the model; default mlp")
+    parser.add_argument("--record", action="store_true", help="for check: steps of a run with --record instead")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
         "--toml", metavar="FILE",
@@ -47,12 +48,13 @@ def main(arguments: argparse.Namespace) -> int:
                          "bench collectives")
     if arguments.what == "check":
         from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
-        row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds))
+        what = "record" if arguments.record else "check"
+        row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds, what))
         ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])
         standard_output(arguments).print(
-            f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the check, "
+            f"{row['what']}: {1e3 * row['with_seconds']:.0f} ms per step with the {what}, "
             f"{1e3 * row['without_seconds']:.0f} ms without; ratio {row['ratio']:.2f} ({ends})")
-        measured: dict[str, Any] | None = {"check": row}
+        measured: dict[str, Any] | None = {what: row}
     elif launched() is None:
         command = zerosim_on(steps.RANKS, f"bench {arguments.what}")
         sys.stdout.flush()

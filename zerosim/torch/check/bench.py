@@ -1,6 +1,6 @@
 """What the check costs: steps with it and without it by turns, a transformer of 3 million parameters under DDP on gloo.
 
-    torchrun --nproc-per-node 2 -m zerosim.torch.check.bench ROUNDS
+    torchrun --nproc-per-node 2 -m zerosim.torch.check.bench ROUNDS FILE check
 
 writes the seconds of a step with and without it, of the slower rank, round by round, as JSON.
 """
@@ -22,18 +22,18 @@ STEPS = 3
 RANKS = 2
 
 
-def seconds_of_steps(rounds: int) -> dict[str, list[float]]:
-    """The seconds of a step, round by round; starts the ranks itself."""
+def seconds_of_steps(rounds: int, what: str = "check") -> dict[str, list[float]]:
+    """The seconds of a step, round by round, with "check" or "record", and without; starts the ranks itself."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        done = subprocess.run([*ranks, "-m", "zerosim.torch.check.bench", str(rounds), file.name], check=False)
+        done = subprocess.run([*ranks, "-m", "zerosim.torch.check.bench", str(rounds), file.name, what], check=False)
         if done.returncode:
             raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
         seconds: dict[str, list[float]] = json.load(file)
     return seconds
 
 
-def main(rounds: int, file: str) -> None:
+def main(rounds: int, file: str, what: str) -> None:
     """Train by turns; rank 0 writes the times."""
     import torch  # noqa: PLC0415 - who starts the ranks needs none
     import torch.distributed as dist  # noqa: PLC0415
@@ -41,6 +41,7 @@ def main(rounds: int, file: str) -> None:
 
     from zerosim.torch.check.record import write  # noqa: PLC0415
     from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415
+    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -65,7 +66,8 @@ def main(rounds: int, file: str) -> None:
     times: dict[str, list[float]] = {"with_seconds": [], "without_seconds": []}
     with tempfile.TemporaryFile() as records:
         for _ in range(1 + rounds):
-            times["with_seconds"].append(turn(ScriptRecorder(partial(write, file=records)).listening()))
+            recorder: Any = LayoutRecorder if what == "record" else ScriptRecorder
+            times["with_seconds"].append(turn(recorder(partial(write, file=records)).listening()))
             times["without_seconds"].append(turn(nullcontext()))
     if dist.get_rank() == 0:
         with open(file, "w") as out:
@@ -74,4 +76,4 @@ def main(rounds: int, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:4])
