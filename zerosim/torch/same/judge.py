@@ -83,7 +83,7 @@ class Judge:
         if moved is None:
             moved = self.measured[kind, step, name] = max(
                 (float(np.abs(a - b).max(initial=0)) for a, b in self.pairs(kind, step, name)), default=0.0)
-        return MARGIN * max(moved, self.roundoff * max(own, LEAST * self.largest[kind, step]))
+        return MARGIN * max(moved, self.roundoff * max(own, LEAST * self.largest[kind, step]), 1e-300)
 
     def pairs(self, kind: str, step: int, name: Any) -> Iterable[tuple[Array, Array]]:
         """The numbers of the reference and of its repetition, side by side."""
