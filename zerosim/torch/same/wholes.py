@@ -298,10 +298,11 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
 
 
 def far_from(full: Whole | None, own: Whole, place: Place) -> float:
-    """How far a gradient is from what a place expects."""
+    """How far the direction of a gradient is from what a place expects: its size may be wrong, or clipped."""
     if full is None:
         return np.inf
     due = getattr(full, place.axis)
     due = due if place.at is None else due[place.at]
     values = getattr(own, place.axis)
-    return float(np.abs(values - due).max(initial=0)) if due.shape == values.shape else np.inf
+    due, values = (numbers / max(float(np.linalg.norm(numbers)), 1e-300) for numbers in (due, values))
+    return float(np.linalg.norm(values - due)) if due.shape == values.shape else np.inf
