@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"bench {arguments.what} takes neither FILE.py:FUNCTION nor --as nor --toml; they are for "
                          "bench collectives")
     if arguments.what == "check":
-        from zerosim.torch.check.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
+        from zerosim.torch.bench import seconds_of_steps  # noqa: PLC0415 - imports torch, if it is there
         what = "record" if arguments.record else "check"
         row = sample({"what": "a transformer of 3 million parameters"}, seconds_of_steps(arguments.rounds, what))
         ends = " … ".join(f"{end:.2f}" for end in row["ratio_range"])

@@ -1,6 +1,6 @@
 """What the check costs: steps with it and without it by turns, a transformer of 3 million parameters under DDP on gloo.
 
-    torchrun --nproc-per-node 2 -m zerosim.torch.check.bench ROUNDS FILE check
+    torchrun --nproc-per-node 2 -m zerosim.torch.bench ROUNDS FILE check
 
 writes the seconds of a step with and without it, of the slower rank, round by round, as JSON.
 """
@@ -26,7 +26,7 @@ def seconds_of_steps(rounds: int, what: str = "check") -> dict[str, list[float]]
     """The seconds of a step, round by round, with "check" or "record", and without; starts the ranks itself."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        done = subprocess.run([*ranks, "-m", "zerosim.torch.check.bench", str(rounds), file.name, what], check=False)
+        done = subprocess.run([*ranks, "-m", "zerosim.torch.bench", str(rounds), file.name, what], check=False)
         if done.returncode:
             raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
         seconds: dict[str, list[float]] = json.load(file)
