@@ -71,4 +71,4 @@ def test_the_table_of_the_readme_has_the_figures_of_the_run(runs):
     text = (ROOT / "README.md").read_text()
     for name, row in rows.items():
         (line,) = re.findall(rf"^{name}  .*yes.*$", text, re.MULTILINE)
-        assert {f"{row.fullest.kept_bytes / 1e3:.1f}", f"{row.mean('sent_bytes') / 1e3:.1f}"} <= {*line.split()}
+        assert {f"{row.fullest.kept_bytes / 1e3:.1f}", f"{row.most('sent_bytes') / 1e3:.1f}"} <= {*line.split()}

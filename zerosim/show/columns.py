@@ -105,12 +105,12 @@ def meaning_of_sent(run: RunDocument) -> str:
     once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.due.sent_bytes for rank in first.traffic)
     if due and first.volume and first.steps_here and first.updates == run.steps:  # with padding
         once = round(due / len(first.traffic) / first.steps_here / first.volume)
-    multiples = [f"{row.volume if row.traffic_holds else row.mean('sent_bytes') / max(once, 1):.4g}× that"
+    multiples = [f"{row.volume if row.traffic_holds else row.most('sent_bytes') / max(once, 1):.4g}× that"
                  for row in run.rows]
     volume = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
     evenly = all(len({rank.sent_bytes for rank in row.traffic}) == 1 for row in run.rows)
     gathered, whole = in_one_unit([once, weights_bytes], unit)
-    return (f"bytes per rank and step{'' if evenly else ', the mean over all'}. One all-gather of all weights: "
+    return (f"bytes per rank and step{'' if evenly else ', of the rank that sends most'}. One all-gather of all weights: "
             f"{gathered} {unit.name}; a step: {volume}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
             f"N = {run.ranks} ranks.)")
 
@@ -149,18 +149,18 @@ FIGURES = (
         lambda row: sum(row.fullest.on_host.values()), frozenset({TERMINAL, PAGE}), due="host",
         if_any=True),
     Figure(
-        "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.mean("sent_bytes"),
+        "sent_bytes", "sends\na step", meaning_of_sent, lambda row: row.most("sent_bytes"),
         frozenset({TERMINAL, VERBOSE, PAGE}), by_rank=True, due="sent",
-        bar=lambda row: {"sent": row.mean("sent_bytes")}),
+        bar=lambda row: {"sent": row.most("sent_bytes")}),
     Figure(
-        "between_bytes", "to other hosts", "those bytes that leave the host", lambda row: row.mean("between_bytes"),
+        "between_bytes", "to other hosts", "those bytes that leave the host", lambda row: row.most("between_bytes"),
         frozenset({VERBOSE, PAGE}), by_rank=True, due="sent", if_any=True),
     Figure(
         "volume", "volume,\nP (N−1)/N", "those bytes by formula; P: bytes of all weights, N: ranks",
         lambda row: row.volume, frozenset({VERBOSE, PAGE}), due="sent"),
     Figure(
         "messages", "messages", "messages that a rank sends in a step",
-        lambda row: round(max(row.per_step("messages"), default=0)), frozenset({VERBOSE, PAGE}),
+        lambda row: row.most("messages"), frozenset({VERBOSE, PAGE}),
         by_rank=True, due="sent"),
     Figure(
         "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),

@@ -230,10 +230,9 @@ class RowDocument(Judgement, Figures):
                   for rank in self.traffic]
         return sorted(count / max(self.steps_here, 1) for count in counts)
 
-    def mean(self, figure: str) -> int:
-        """A figure of traffic in a step, the mean over ranks and steps."""
-        figures = self.per_step(figure)
-        return round(sum(figures) / max(len(figures), 1))
+    def most(self, figure: str) -> int:
+        """A figure of traffic in a step, the mean over steps, of the rank with the most, as in plans."""
+        return round(max(self.per_step(figure), default=0))
 
     @cached_property
     def traced(self) -> list[StepDocument]:

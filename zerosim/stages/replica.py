@@ -51,6 +51,11 @@ class Batch:
     last: bool = True
     """Whether these are the last micro-batches of the step."""
 
+    @property
+    def samples(self) -> int:
+        """`counted`, by the name that stages of users have known."""
+        return self.counted
+
 
 @dataclass(frozen=True)
 class Collectives:
