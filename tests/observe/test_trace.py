@@ -309,8 +309,6 @@ hidden = [1024, 1024, 1024]
 steps = 4
 micro_batch = 32
 micro_batches = 2
-[parallel]
-stages = ["zero3"]
 [check]
 reference = false
 [[variant]]

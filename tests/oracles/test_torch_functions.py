@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.oracles import functions, our_functions
-from zerosim.autograd.operations.elementwise import ACTIVATIONS
+from zerosim.autograd.operations.elementwise import ACTIVATIONS, GELUS
 from zerosim.autograd.operations.losses import LOSSES
 from zerosim.autograd.operations.table import OPERATIONS
 from zerosim.autograd.player import Player, Precise
@@ -69,8 +69,9 @@ def planted(monkeypatch, operation, **fault):
     for name, family in transformer.FAMILIES.items():
         if family.norm is right:
             monkeypatch.setitem(transformer.FAMILIES, name, replace(family, norm=wrong))
-    if operation in ACTIVATIONS:
-        monkeypatch.setitem(ACTIVATIONS, operation, wrong)
+    for table in (ACTIVATIONS, GELUS):
+        for name in [name for name, of_table in table.items() if of_table is right]:
+            monkeypatch.setitem(table, name, wrong)
     for module in (mlp, transformer, parallel):
         if operation in vars(module):
             monkeypatch.setattr(module, operation, wrong)

@@ -297,9 +297,9 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     ("1,2\n3,4\n", "the first row is '1,2'; put a row with the names of the columns before it"),
     ('a,y\n"1,5",2\n', "column 'a', row 2 is '1,5'; give a number with a decimal point, as only the target may"),
     ("a,y\n1,2,3\n", "row 2 has 3 cells, and the first row 2"),
-    ("a,y\n1,2.5\n2,\n3,4\n", "column 'y', row 3 is '', which is no target; fill it in, or leave the row out"),
-    ("a,y\n1,2.5\n2,NA\n3,4\n", "column 'y', row 3 is 'NA', which is no target"),
-    ("a,y\n1,cat\n2, \n", "column 'y', row 3 is ' ', which is no target"),
+    ("a,y\n1,2.5\n2,\n3,4\n", "column 'y', row 3 is missing; fill it in, or leave the row out"),
+    ("a,y\n1,2.5\n2,NA\n3,4\n", "column 'y', row 3 is 'NA'; fill it in, or leave the row out"),
+    ("a,y\n1,cat\n2, \n", "column 'y', row 3 is missing"),
 ])
 def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
     with pytest.raises(ValueError, match=re.escape(words)):

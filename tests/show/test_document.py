@@ -94,9 +94,8 @@ def by_hand(row):
     """The figures of a document's row, computed here from its ranks."""
     fullest = max(row["memory"], key=lambda rank: rank["peak_bytes"]["total"])
     kept, steps = fullest["resting_bytes"], len(row["losses"])
-    mean = {key: round(sum(rank[key] for rank in row["traffic"]) / len(row["traffic"]) / steps)
-            for key in ("sent_bytes", "between_bytes")}
-    return mean | {
+    most = {key: round(max(rank[key] for rank in row["traffic"]) / steps) for key in ("sent_bytes", "between_bytes")}
+    return most | {
         "kept_bytes": sum(kept.values()), "weights_bytes": kept["parameters"], "gradients_bytes": kept["gradients"],
         "optimizer_bytes": kept["optimizer"], "volume": row["volume"], "layout": row["layout"],
         "host_bytes": sum(fullest["host_resting_bytes"].values()) + fullest["host_peak_bytes"].get("activations", 0),

@@ -89,6 +89,8 @@ def test_a_schedule_is_drawn_in_lockstep():
 def test_a_schedule_that_holds_more_than_its_formula_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setitem(build.SCHEDULES, "1f1b", gpipe)
     assert outcome(MLP, tmp_path, "world.ranks=2", "parallel.pipeline_ranks=2", 'parallel.stages=["ddp"]').failures == [
+        ("DDP", "bytes are beyond their bounds: rank 1 has 1,696 B of activations at the peak; the model's sizes allow "
+                "from 0 to 1,088"),
         ("DDP", "activations held are not the formula's: rank 0 holds those of 4 micro-batches; expected 2")]
 
 

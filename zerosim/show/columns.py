@@ -110,7 +110,7 @@ def meaning_of_sent(run: RunDocument) -> str:
     volume = multiples[0] if len({*multiples}) == 1 else grouped([row.name for row in run.rows], multiples)
     evenly = all(len({rank.sent_bytes for rank in row.traffic}) == 1 for row in run.rows)
     gathered, whole = in_one_unit([once, weights_bytes], unit)
-    return (f"bytes per rank and step{'' if evenly else ', of the rank that sends most'}. One all-gather of all weights: "
+    return (f"bytes per rank and step{'' if evenly else ', of that which sends most'}. One all-gather of all weights: "
             f"{gathered} {unit.name}; a step: {volume}. (Papers write P (N−1)/N: P = {whole} {unit.name} of weights, "
             f"N = {run.ranks} ranks.)")
 
