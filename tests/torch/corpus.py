@@ -1436,7 +1436,7 @@ class OrthogonalByShards(torch.optim.Optimizer):
 
 @case("an update mixes a shard's elements", parameter="0.weight")
 def orthogonal_by_shards(w):
-    model = w.fsdp(nn.Sequential(nn.Linear(6, 96), nn.Tanh(), nn.Linear(96, 4)))
+    model = w.fsdp(nn.Sequential(nn.Linear(6, 192), nn.Tanh(), nn.Linear(192, 8)))
     w.train(model, OrthogonalByShards([p for p in model.parameters() if p.dim() == 2], 0.1))
 
 

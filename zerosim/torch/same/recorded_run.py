@@ -96,12 +96,12 @@ def compare(folders: list[str], file: str, strict: bool) -> int:
                          "reference again with --noise")
     file = writable(file)
     reference, _, *again = runs = [records_of(folder) for folder in folders]
-    for folder, records in zip(folders, runs, strict=True):
+    for number, (folder, records) in enumerate(zip(folders, runs, strict=True)):
         first, facts = reference[0].facts, records[0].facts
         if facts.recorded != first.recorded:
             raise UsageError(f"--same: {folders[0]} has steps {first.recorded} and {folder} has {facts.recorded}; give "
                              "both runs the same --check-steps")
-        if bool(facts.noise) != (records in again):
+        if bool(facts.noise) != (number == 2):
             raise UsageError(f"--same: {folder} was recorded {'with' if facts.noise else 'without'} --noise; give the "
                              "reference, the other run, and then the reference with --noise")
     if again and weights_of(again[0]) != weights_of(reference):
