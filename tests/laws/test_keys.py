@@ -44,7 +44,7 @@ def accepted(settings):
 
 @cache
 def base_figures(kind, number):
-    return unjudged(prepared(bases(kind)[number]))
+    return repr(unjudged(prepared(bases(kind)[number])))  # as text, in which NaN is NaN
 
 
 def effect(key, kind):
@@ -53,7 +53,7 @@ def effect(key, kind):
     for number, base in [*all_bases[:1], *(each for each in all_bases if key in each[1]), *all_bases[1:3]]:
         for value in DRAWN.get(key) or KEYS.get(key) or TRIALS:
             if value != base.get(key, DEFAULTS[key]) and (changed := accepted(base | {key: value})):
-                if unjudged(changed) != base_figures(kind, number):
+                if repr(unjudged(changed)) != base_figures(kind, number):
                     return "acts"
                 said = "silent"
     return said

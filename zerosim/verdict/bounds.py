@@ -169,7 +169,8 @@ def peaks_between(config: Config) -> Between:
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
     at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
-    gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + 3 * most)
+    contributions = 3 + bool(config.keys.tied)  # the sum, a micro-batch's (two of a tied unit), and a working copy
+    gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
     ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
                 "optimizer": resting.optimizer}
     between: Between = {
