@@ -143,12 +143,13 @@ def moved_between(config: Config, updates: int) -> Between:
     if not config.on_host:
         return {}
     size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FP32_BYTES)
+    narrow = min(size, config.computing.weights.itemsize, config.wire.itemsize, config.summed.itemsize)
     mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
                   for unit in config.model.units if not unit.frozen)
     least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
-        2 * updated * size * updates)
+        2 * updated * narrow * updates)
     uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
     fetched = weights * uses * config.passes * ("parameters" in config.on_host)
     most = config.steps_here * item * (updated * (config.reductions + 2) + fetched)
