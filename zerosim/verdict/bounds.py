@@ -117,8 +117,8 @@ def tensor_bytes_between(config: Config) -> Between:
     """The bytes that each rank sends to tensor ranks in a run's steps, by Megatron-LM: four all-reduces a block.
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
-    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too. Only of
-    a transformer, since experts are cut otherwise.
+    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each token
+    also the maximum, the sum and the picked score. Only of a transformer, since experts are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
     if keys.kind != "transformer" or config.directions.places != ranks or ranks == 1:
@@ -131,7 +131,7 @@ def tensor_bytes_between(config: Config) -> Between:
     ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
     widest = 1 if config.autocast is None else 2
     return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)),
-                             math.ceil(half * widest * (8 * keys.layers + more + ends)))}
+                             math.ceil(half * widest * (8 * keys.layers + more + ends + 16 / keys.width)))}
 
 
 def moved_between(config: Config, updates: int) -> Between:
