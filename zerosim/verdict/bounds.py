@@ -117,8 +117,8 @@ def tensor_bytes_between(config: Config) -> Between:
     """The bytes that each rank sends to tensor ranks in a run's steps, by Megatron-LM: four all-reduces a block.
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
-    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each token
-    also the maximum, the sum and the picked score. Only of a transformer, since experts are cut otherwise.
+    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each
+    token also the maximum, the sum and the picked score. Only of a transformer, since experts are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
     if keys.kind != "transformer" or config.directions.places != ranks or ranks == 1:
