@@ -9,8 +9,7 @@ from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show.drawing import schedule_page
-from zerosim.show.recorded import recorded_stage
-from zerosim.show.step import shown_step, steps_page
+from zerosim.show.recorded import recorded_stage, shown_steps, steps_page
 from zerosim.stages import STAGES
 
 
@@ -24,7 +23,7 @@ def pages():
             "hostile": page_of(hostile(), hostile()), "ring": schedule_page(ring).html,
             "barrier": schedule_page(scheduled(named_subject("dissemination.barrier"), 3)).html,
             "red": schedule_page(scheduled(subject(astray_all_reduce), 4)).html,
-            "step": shown_step(recorded_stage("zero3", 4)).page().html,
+            "step": shown_steps([recorded_stage("zero3", 4)]).page().html,
             "stages": steps_page([recorded_stage(name, 4) for name in STAGES]).html}
 
 

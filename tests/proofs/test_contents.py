@@ -9,8 +9,7 @@ from zerosim.core.sharding import split
 from zerosim.core.terms import Term, leaves
 from zerosim.extend import stage
 from zerosim.proofs.contents import State, complete, contents_of
-from zerosim.show.recorded import recorded_stage, stage_in
-from zerosim.show.step import film_of, first_difference
+from zerosim.show.recorded import film_of, first_difference, recorded_stage, stage_in
 from zerosim.stages import STAGES, zero2, zero3
 
 LOADER = None

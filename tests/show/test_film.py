@@ -17,8 +17,7 @@ from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import schedule_page
 from zerosim.show.film import COLOURS, film, of_schedule, together
-from zerosim.show.recorded import recorded_stage
-from zerosim.show.step import film_of
+from zerosim.show.recorded import film_of, recorded_stage
 from zerosim.stages import STAGES, zero2
 
 

@@ -20,8 +20,7 @@ from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
 from zerosim.show.drawing import show_schedule, shown_schedule
 from zerosim.show.film import of_schedule
-from zerosim.show.recorded import recorded_stage, shown
-from zerosim.show.step import events_of
+from zerosim.show.recorded import events_of, recorded_stage, shown
 from zerosim.stages import zero3
 
 

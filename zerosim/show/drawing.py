@@ -1,6 +1,8 @@
 """A film as a picture, without a browser; a schedule in the terminal, as a picture and as a page."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 from textwrap import wrap
@@ -72,6 +74,44 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
         console.print(Text(f"why: {schedule.cause}"), soft_wrap=not console.is_terminal)
 
 
+@dataclass
+class Sheet:
+    """The shapes and the words of a picture by their looks, each of which is written once."""
+
+    shapes: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
+    words: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
+
+    def box(self, x: int, y: int, width: int, looks: str) -> None:
+        self.shapes[looks] += f"M{x} {y}h{width}v{HEIGHT - 2}h-{width}z"
+
+    def text(self, x: int, y: int, line: str, looks: str = "") -> None:
+        self.words[looks] += f'<text x="{x}" y="{y}">{escape(printable(line))}</text>'
+
+    def cell(self, cell: Cell, x: int, y: int, width: int, ranks: int) -> None:
+        """The stripes of the ranks whose contributions it has, a border of what is new, red what is wrong."""
+        tone, looks = RED if "wrong" in cell.looks else cell.tone, {*cell.looks}
+        striped = cell.parts is not None and 0 < len({*cell.parts}) < ranks
+        self.box(x, y, width - 2, f'fill="{tone}{"00" if "blank" in looks else "20" if striped else "80"}"')
+        for rank in cell.parts or () if striped else ():
+            left, right = (number * width // ranks for number in (rank, rank + 1))
+            self.box(x + left, y, right - left, f'fill="{tone}80"')
+        if {"new", "blank", "outside", "wrong"} & looks:
+            dashes = ' stroke-dasharray="3"' * bool({"blank", "outside"} & looks)
+            self.box(x, y, width - 2, f'fill="none" stroke="{tone}" stroke-width="2"{dashes}')
+        size = min(12, round(1.6 * (width - 2) / max(len(cell.text), 1)))
+        self.text(x + width // 2 - 1, y + 13, cell.text,
+                  f'text-anchor="middle" font-family="monospace" font-size="{size}"')
+
+    def svg(self, width: int, height: int) -> str:
+        """The picture on white, borders and arrows above grounds."""
+        paths = sorted(self.shapes.items(), key=lambda shape: "none" in shape[0])
+        drawn = [*(f'<path {looks} d="{path}"/>' for looks, path in paths),
+                 *(f"<g {looks}>{line}</g>" for looks, line in self.words.items())]
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+                f'viewBox="0 0 {width} {height}" fill="#1c1c1c" style="font: 12px system-ui, sans-serif">'
+                f'<rect width="{width}" height="{height}" fill="white"/>{"".join(drawn)}</svg>')
+
+
 def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
     """The SVG of a run as its page draws it, with some `lines` above: the last frame of each event, or frame `only`,
     from left to right and from top to bottom. `UsageError` if there are too many cells.
@@ -85,75 +125,50 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
             "give fewer --ranks, a --round of a collective, --html for a page, or --json for the same as data")
     names, scale = [f"{group} {name}".strip() for group, name in panel.rows], longest([panel])
     bars = [name for name, _, _ in frames[0].bars[0]]
-    texts = [cell.text for frame in frames for of_rank in frame.cells for cell in of_rank if cell]
-    width = 30 if across > 1 else max(CHARACTER * max(map(len, texts), default=1) + 8, 64)
+    letters = [len(cell.text) for frame in frames for of_rank in frame.cells for cell in of_rank if cell]
+    width = 30 if across > 1 else max(CHARACTER * max(letters, default=1) + 8, 64)
     left, column = CHARACTER * max(map(len, [*names, *bars])) + 10, width * across + 12
     wide, tall = left + ranks * column + 16, (rows + len(bars) + 2) * HEIGHT + 26
     abreast = min(len(frames), max(1, (960 if across == 1 else 1400) // wide))
     whole = max(abreast * wide, 420)
     lines = [part for line in lines for part in wrap(line, whole // 7)]
     top, high = 30 + 15 * len(lines), 30 + 15 * len(lines) + -(-len(frames) // abreast) * tall
-    drawn = [svg_text(10, 18, panel.title, "bold 13px"),
-             *(svg_text(10, 35 + 15 * number, line) for number, line in enumerate(lines))]
+    sheet = Sheet()
+    sheet.text(10, 18, panel.title, 'font-weight="bold" font-size="13"')
+    for number, line in enumerate(lines):
+        sheet.text(10, 35 + 15 * number, line)
     for number, frame in enumerate(frames):
         x0, y0 = number % abreast * wide, top + number // abreast * tall + 14
 
         def corner(rank: int, line: int, place: int = 0, x0: int = x0, y0: int = y0) -> tuple[int, int]:
             return x0 + left + rank * column + place * width, y0 + (line + 1) * HEIGHT + 10
 
-        drawn += [svg_text(x0 + 10, y0, frame.words, "bold 12px"), *(
-            svg_text(x0 + left - 6, corner(0, line)[1] + 13, name, anchor="end")
-            for line, name in enumerate([*names, *bars]))]
+        sheet.text(x0 + 10, y0, frame.words, 'font-weight="bold"')
+        for row, name in enumerate([*names, *bars]):
+            sheet.text(x0 + left - 6, corner(0, row)[1] + 13, name, 'text-anchor="end"')
         for rank, of_rank in enumerate(frame.cells):
             x, y = corner(rank, 0)
-            drawn.append(svg_text(x + width * across // 2, y - 4, f"rank {rank}" if column > 60 else str(rank),
-                                  anchor="middle"))
-            for line in range(rows):
-                drawn.append(svg_box(*corner(rank, line), width * across, "#8882"))
+            sheet.text(x + width * across // 2, y - 4, f"{'rank ' * (column > 60)}{rank}", 'text-anchor="middle"')
+            for row in range(rows):
+                sheet.box(*corner(rank, row), width * across, 'fill="#8882"')
             for place, cell in enumerate(of_rank):
                 if cell is not None:
-                    drawn += svg_cell(cell, *corner(rank, place // across, place % across), width, ranks)
-            for line, (name, figure, parts) in enumerate(frame.bars[rank], rows):
-                x, y = corner(rank, line)
+                    sheet.cell(cell, *corner(rank, place // across, place % across), width, ranks)
+            for row, (name, figure, parts) in enumerate(frame.bars[rank], rows):
+                x, y = corner(rank, row)
                 for kind, length in parts:
-                    drawn.append(svg_box(x, y, long := round(width * across * length / scale[name]),
-                                         SENT if kind == "sent" else KINDS[kind]))
+                    long = round(width * across * length / scale[name])
+                    sheet.box(x, y, long, f'fill="{SENT if kind == "sent" else KINDS[kind]}"')
                     x += long
-                drawn.append(svg_text(corner(rank, line, across)[0] - 3, y + 13, figure, "11px", anchor="end"))
+                sheet.text(corner(rank, row, across)[0] - 3, y + 13, figure, 'text-anchor="end" font-size="11"')
         for source, outgoing, to, into, added, carried in frame.moves:
             (x1, y1), (x2, y2) = (corner(rank, place // across, place % across)
                                   for rank, place in ((source, outgoing), (to, into)))
             side, tone = 1 if x1 < x2 else -1, carried.tone if carried else "#1c1c1c"
             x1, x2 = x1 + (width + side * width) // 2, x2 + (width - side * width) // 2
-            drawn.append(f'<path d="M{x1} {y1 + 9}Q{(x1 + x2) // 2} {(y1 + y2) // 2 - abs(x2 - x1) // 9} {x2} {y2 + 9}'
-                         f'm{-6 * side}-5l{6 * side} 5l{-7 * side} 3" fill="none" stroke="{tone}"/>')
+            sheet.shapes[f'fill="none" stroke="{tone}"'] += (
+                f"M{x1} {y1 + 9}Q{(x1 + x2) // 2} {(y1 + y2) // 2 - abs(x2 - x1) // 9} {x2} {y2 + 9}"
+                f"m{-6 * side}-5l{6 * side} 5l{-7 * side} 3")
             if added:
-                drawn.append(svg_text(x2, y2 + 3, "⊕", "bold 12px", tone, "middle"))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="{high}" viewBox="0 0 {whole} {high}">'
-            f'<rect width="{whole}" height="{high}" fill="white"/>{"".join(drawn)}</svg>')
-
-
-def svg_cell(cell: Cell, x: int, y: int, width: int, ranks: int) -> list[str]:
-    """A cell: the stripes of the ranks whose contributions it has, a border of what is new, red what is wrong."""
-    tone, parts = RED if "wrong" in cell.looks else cell.tone, cell.parts
-    framed = {"new", "blank", "outside", "wrong"} & {*cell.looks}
-    border = f' stroke="{tone}" stroke-width="2"' * bool(framed)
-    border += ' stroke-dasharray="3"' * bool({"blank", "outside"} & framed)
-    size = min(12, round(1.6 * (width - 2) / max(len(cell.text), 1)))
-    stripes = [svg_box(x + rank * width // ranks, y, (rank + 1) * width // ranks - rank * width // ranks, f"{tone}80")
-               for rank in parts or ()] if parts is not None and len({*parts}) < ranks else []
-    ground = "00" if "blank" in cell.looks else "20" if stripes else "80"
-    return [svg_box(x, y, width - 2, f"{tone}{ground}", border), *stripes,
-            svg_text(x + width // 2 - 1, y + 13, cell.text, f"{size}px", anchor="middle", family="monospace")]
-
-
-def svg_box(x: int, y: int, width: int, tone: str, more: str = "") -> str:
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT - 2}" fill="{tone}"{more}/>'
-
-
-def svg_text(
-    x: int, y: int, words: str, font: str = "12px", tone: str = "#1c1c1c", anchor: str = "start",
-    family: str = "system-ui, sans-serif",
-) -> str:
-    return (f'<text x="{x}" y="{y}" style="font:{font} {family}" fill="{tone}" text-anchor="{anchor}">'
-            f"{escape(printable(words))}</text>")
+                sheet.text(x2, y2 + 3, "⊕", f'text-anchor="middle" font-weight="bold" fill="{tone}"')
+    return sheet.svg(whole, high)
