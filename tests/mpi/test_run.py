@@ -9,8 +9,8 @@ from tests.small import SCENARIOS
 from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
-from zerosim.show.collectives import collectives_document
 from zerosim.show.document import document, written
+from zerosim.show.prepared import collectives_document
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import LocalWorld

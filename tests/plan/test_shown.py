@@ -9,7 +9,7 @@ import pytest
 import zerosim as zs
 from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
-from zerosim.show.pictures import axis, files, memory, peaks, timeline
+from zerosim.show.pictures import Axis, files, kept, memory, timeline
 from zerosim.show.plan import drawn_rows, plan_page, thinned
 
 ROOT = Path(__file__).parents[2]
@@ -36,11 +36,11 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
 
 
 def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small):
-    along = axis(drawn_rows(small))
+    along = Axis(drawn_rows(small))
     for row, drawn in zip(small.rows, drawn_rows(small), strict=True):
-        spans = [each for each in values(timeline(drawn, 1, along)) if each["activity"] != "wait"]
+        spans = [each for each in values(timeline(drawn, along)) if each["activity"] != "wait"]
         assert len(spans) == sum(span.lane != "waiting" for span in row.trace.steps[0].spans)
-        held, totals = values(memory(drawn, 1, along)), {}
+        held, totals = values(memory(drawn, along)), {}
         assert len({(each["ms"], each["kind"]) for each in held}) == len(held)
         for each in held:
             totals[each["ms"]] = totals.get(each["ms"], 0) + each["bytes"]
@@ -125,7 +125,7 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
 
 
 def test_pictures_have_what_decides_whether_a_row_fits_and_a_line_at_the_device(small):
-    bars = values(peaks(drawn_rows(small), 0))
+    bars = values(kept(drawn_rows(small), 0, peak=True))
     for name, row in zip(small.names, small.rows, strict=True):
         assert sum(each["bytes"] for each in bars if each["row"] == name) == row.peak_bytes
     device_bytes = int(small.rows[0].cluster.device.memory)

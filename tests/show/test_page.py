@@ -47,7 +47,7 @@ def test_every_picture_has_its_numbers_in_a_table_below_it(four, seen):
 
 def test_every_span_and_both_ends_of_every_message_are_in_it(four):
     for row in four.rows:
-        spans = values(pictures.timeline(row, 3, pictures.axis(four.rows)))
+        spans = values(pictures.timeline(row, pictures.Axis(four.rows)))
         drawn = [each for each in spans if each["activity"] != "wait"]
         assert len(drawn) == sum(span.lane != "collectives" for step in row.traced for span in step.spans)
         ends = {}
@@ -62,16 +62,16 @@ def test_every_span_and_both_ends_of_every_message_are_in_it(four):
 
 def test_copies_to_the_host_have_a_lane_of_their_own():
     row = outcome(ranks=1, micro_batches=1, stages=("zero1",), offload_optimizer="host").rows[0]
-    lanes = {each["lane"] for each in values(pictures.timeline(row, 1, pictures.axis([row])))}
+    lanes = {each["lane"] for each in values(pictures.timeline(row, pictures.Axis([row])))}
     assert lanes & {"rank 0 offloads", "rank 0 computes"}
     assert any(step.moving_ns or step.waiting_for_memory_ns for step in row.traced)
 
 
 def test_pictures_of_time_end_together_and_show_the_fullest_moment(four):
-    along = pictures.axis(four.rows)
+    along = pictures.Axis(four.rows)
     until = along.until
     for row in four.rows:
-        specs = [pictures.timeline(row, 3, along), pictures.memory(row, 3, along)["layer"][0]]
+        specs = [pictures.timeline(row, along), pictures.memory(row, along)["layer"][0]]
         assert [spec["encoding"]["x"]["scale"]["domain"] for spec in specs] == [[0, until]] * 2
         assert max(each["until"] for each in values(specs[0])) <= until
         totals = {}
@@ -89,9 +89,9 @@ def test_where_times_mislead_a_page_shows_the_order_of_events_and_no_ratio(four)
     timed = replace(four, rows=busy, world={"kind": "mpi", "ranks": 3, "library": ""})
     assert not timed.times_mislead
     assert ["Hidden: the share" in text for text in (Seen(page_of(timed)).text, page)] == [True, False]
-    along = pictures.axis(run.rows, ordered=True)
+    along = pictures.Axis(run.rows, ordered=True)
     for row in run.rows:
-        spans = values(pictures.timeline(row, 3, along))
+        spans = values(pictures.timeline(row, along))
         assert all(0 <= each["event"] <= each["until"] < along.until for each in spans)
 
 
@@ -129,13 +129,13 @@ def test_two_outcomes_stand_side_by_side(four):
 
 
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
-    assert pictures.drawn_ranks(four.rows) == 3
+    assert pictures.Axis(four.rows).drawn == 3
     spans = sum(len(step.spans) for row in four.rows for step in row.traced)
     monkeypatch.setattr(pictures, "MOST_SPANS", spans - 1)
-    assert pictures.drawn_ranks(four.rows) == 2
+    assert pictures.Axis(four.rows).drawn == 2
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in Seen(page_of(four)).text
     monkeypatch.setattr(pictures, "MOST_SPANS", 1)
-    assert pictures.drawn_ranks(four.rows) == 1
+    assert pictures.Axis(four.rows).drawn == 1
 
 
 def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):

@@ -3,10 +3,10 @@
     document, columns         one document of a run, one declaration of its figures; everything below reads these
     table, grid               the terminal
     page.py and page.html     the pages that need no network; pictures, the pictures in them
-    drawing                   a collective round by round; step, a stage event by event; recorded, where both come from
-    film.py and film.js       both on a page to step through, several stages at the same computation
+    film.py and film.js       a collective round by round and stages event by event, on a page to step through
+    recorded                  where both come from, a stage in the terminal; drawing, a collective there, and pictures
     shown                     an object that displays itself; prepared, a scenario ready to run, and its outcome
     trace_events              a step for Perfetto
-    proofs, transposes, collectives    proofs, checks and programs
+    proofs                    proofs and checks
     plan, estimates           a plan; model states by formula
 """

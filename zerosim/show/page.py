@@ -133,21 +133,21 @@ def step(
 ) -> Section:
     """The timeline of a step and its memory for each row, on one scale of time or, if `ordered`, of events."""
     traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
-    drawn, along = pictures.drawn_ranks(rows), pictures.axis(rows, ordered)
+    along = pictures.Axis(rows, ordered)
     blocks: list[Block] = []
     for row in rows:
-        memory = pictures.memory(row, drawn, along, device_bytes)
+        memory = pictures.memory(row, along, device_bytes)
         if row.traced:
             blocks.append(picture(
-                pictures.timeline(row, drawn, along), f"{row.name}: what ranks compute and send in a step"))
+                pictures.timeline(row, along), f"{row.name}: what ranks compute and send in a step"))
         else:
             memory["title"] = pictures.titled(row)
         blocks.append(picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind"))
     return Section("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: no step of this run was traced; zerosim run SCENARIO "
                 "--report FILE.html traces the last one")] if untraced else []),
-        *(note(f"{row.name}: ranks 0 to {drawn - 1} are drawn, of {row.ranks}.")
-          for row in traced if drawn < row.ranks),
+        *(note(f"{row.name}: ranks 0 to {along.drawn - 1} are drawn, of {row.ranks}.")
+          for row in traced if along.drawn < row.ranks),
         *(note(words) for words in about_times if traced),
         *([note(ORDER)] if ordered and traced else [
             table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])),

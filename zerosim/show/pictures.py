@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate
 from math import isfinite
 from typing import Any
@@ -20,7 +20,7 @@ from zerosim.core.words import by_key, plural, printable
 from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import Span
 from zerosim.show.columns import KIND_NAMES
-from zerosim.show.document import Bytes, RowDocument
+from zerosim.show.document import RowDocument
 from zerosim.show.trace_events import message_ends, thread_of
 
 Spec = dict[str, Any]
@@ -57,11 +57,25 @@ ZOOM: Spec = {"name": "time", "bind": "scales", "select": {
 
 @dataclass(frozen=True)
 class Axis:
-    """The axis of the pictures of a step, on which all of a page end alike: milliseconds, or the order of events where
-    milliseconds mean little."""
+    """The axis of the pictures of a step, on which all rows end alike: milliseconds or, where these mean little,
+    the order of events.
+    """
 
-    until: float
+    rows: Sequence[RowDocument]
     ordered: bool = False
+
+    @cached_property
+    def drawn(self) -> int:
+        """The number of ranks, from rank 0 on, whose spans are drawn: all, unless there would be too many spans."""
+        spans = Counter(step.rank for row in self.rows for step in row.traced for _ in step.spans)
+        return max(1, sum(count <= MOST_SPANS for count in accumulate(spans[rank] for rank in sorted(spans))))
+
+    @cached_property
+    def until(self) -> float:
+        """The end of the longest step."""
+        if self.ordered:
+            return max((len(self.moments(row)) for row in self.rows), default=1)
+        return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in self.rows), default=0) / 1e6
 
     @property
     def field(self) -> str:
@@ -73,27 +87,18 @@ class Axis:
         return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
                 "title": title}
 
-    def place(self, row: RowDocument, drawn: int) -> Callable[[int], float]:
+    def place(self, row: RowDocument) -> Callable[[int], float]:
         """The place of a time of a row, in nanoseconds since its step began."""
         if not self.ordered:
             return lambda ns: ns / 1e6
-        return {ns: float(number) for number, ns in enumerate(moments(row, drawn))}.__getitem__
+        return {ns: float(number) for number, ns in enumerate(self.moments(row))}.__getitem__
 
-
-def moments(row: RowDocument, drawn: int) -> list[int]:
-    """The times at which something begins or ends on the drawn ranks, and at which memory changes, in order."""
-    times = {at["ns"] for at in row.curve} | {row.step_ns}
-    for span in (span for step in row.traced if step.rank < drawn for span in step.spans):
-        times |= {ns - row.first_ns for _, *both in parts(span) for ns in both}
-    return sorted(times)
-
-
-def axis(rows: Sequence[RowDocument], ordered: bool = False) -> Axis:
-    """The axis of these rows, which ends with the longest step."""
-    drawn = drawn_ranks(rows)
-    if ordered:
-        return Axis(max((len(moments(row, drawn)) for row in rows), default=1), ordered)
-    return Axis(max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in rows), default=0) / 1e6)
+    def moments(self, row: RowDocument) -> list[int]:
+        """The times at which something begins or ends on the drawn ranks, and at which memory changes, in order."""
+        times = {at["ns"] for at in row.curve} | {row.step_ns}
+        for span in (span for step in row.traced if step.rank < self.drawn for span in step.spans):
+            times |= {ns - row.first_ns for _, *both in parts(span) for ns in both}
+        return sorted(times)
 
 
 def activity(what: str) -> str:
@@ -127,22 +132,17 @@ def bars(title: str, values: Sequence[Spec], parts: Spec, device_bytes: int = 0)
         *device_line("x", device_bytes)]}
 
 
-def by_kind(held: Mapping[str, Bytes], kinds: Sequence[str]) -> list[Spec]:
-    return [{"row": name, "kind": KIND_NAMES[kind], "bytes": of.get(kind, 0), "_place": place}
-            for name, of in held.items() for place, kind in enumerate(kinds)]
-
-
-def kept(rows: Sequence[RowDocument], device_bytes: int = 0) -> Spec:
-    """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1."""
-    held = {row.name: row.fullest.resting_bytes for row in rows}
-    kinds = KIND | {"legend": {"values": [*KINDS][:3]}}
-    return bars("kept by a rank between steps", by_kind(held, MODEL_STATES), kinds, device_bytes)
-
-
-def peaks(rows: Sequence[RowDocument], device_bytes: int) -> Spec:
-    """The memory of a rank of each row at the peak, by kind."""
-    held = {row.name: max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS)) for row in rows}
-    return bars("held at the peak", by_kind(held, MEMORY_KINDS), KIND, device_bytes)
+def kept(rows: Sequence[RowDocument], device_bytes: int = 0, *, peak: bool = False) -> Spec:
+    """The memory that a rank of each row keeps between steps, by kind: the picture of the ZeRO paper's Figure 1; or
+    that at the `peak`.
+    """
+    held = {row.name: max(row.curve, key=lambda at: sum(at.get(kind, 0) for kind in MEMORY_KINDS)) if peak else
+            row.fullest.resting_bytes for row in rows}
+    kinds = MEMORY_KINDS if peak else MODEL_STATES
+    return bars("held at the peak" if peak else "kept by a rank between steps", [
+        {"row": name, "kind": KIND_NAMES[kind], "bytes": of.get(kind, 0), "_place": place}
+        for name, of in held.items() for place, kind in enumerate(kinds)],
+        KIND | {"legend": {"values": [KIND_NAMES[kind] for kind in kinds]}}, device_bytes)
 
 
 def sent(rows: Sequence[RowDocument]) -> Spec:
@@ -213,12 +213,6 @@ def side_by_side(specs: Sequence[Spec], columns: int = 4) -> Spec:
     return {"concat": list(specs), "columns": columns, "resolve": {"scale": {"opacity": "independent"}}}
 
 
-def drawn_ranks(rows: Sequence[RowDocument]) -> int:
-    """The number of ranks, from rank 0 on, whose spans are drawn: all, unless there would be too many spans."""
-    spans = Counter(step.rank for row in rows for step in row.traced for _ in step.spans)
-    return max(1, sum(count <= MOST_SPANS for count in accumulate(spans[rank] for rank in sorted(spans))))
-
-
 def lane(span: Span) -> str:
     """The lane in which a span is drawn; copies beside the step, and other threads, have lanes of their own."""
     if span.lane == "offload":
@@ -226,19 +220,19 @@ def lane(span: Span) -> str:
     return f"{LANES[span.lane]}{' beside' * (span.channel > 1)}"
 
 
-def timeline(row: RowDocument, drawn: int, along: Axis) -> Spec:
-    """A step: for each of the `drawn` first ranks what it computes, sends and receives; its collectives if no messages
+def timeline(row: RowDocument, along: Axis) -> Spec:
+    """A step: for each of the drawn ranks what it computes, sends and receives; its collectives if no messages
     are known.
 
     Pointing at a message shows both of its ends.
     """
-    spans = [span for step in row.traced if step.rank < drawn for span in step.spans]
+    spans = [span for step in row.traced if step.rank < along.drawn for span in step.spans]
     if any(span.lane == "communication out" for span in spans):
         spans = [span for span in spans if span.lane != "collectives"]
     spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
     ends = {end: number for number, both in enumerate(message_ends(
         (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
-    place = along.place(row, drawn)
+    place = along.place(row)
     values = [{
         "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
         along.field: place(begin - row.first_ns), "until": place(end - row.first_ns), "bytes": span.bytes,
@@ -272,10 +266,10 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
     yield activity(span.what), came, span.end_ns
 
 
-def memory(row: RowDocument, drawn: int, along: Axis, device_bytes: int = 0) -> Spec:
+def memory(row: RowDocument, along: Axis, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
     curve = [*row.curve, *({**at, "ns": row.step_ns} for at in row.curve[-1:] if at["ns"] < row.step_ns)]
-    place_of = along.place(row, drawn)
+    place_of = along.place(row)
     values = [{along.field: place_of(at["ns"]), "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)
@@ -290,12 +284,12 @@ def memory(row: RowDocument, drawn: int, along: Axis, device_bytes: int = 0) -> 
 def files(rows: Sequence[RowDocument], device_bytes: int = 0) -> dict[str, Spec]:
     """Every picture with data, by the name of its file; rows are numbered from 1."""
     specs = {"kept": kept(rows, device_bytes), "sent": sent(rows), "losses": losses(rows)}
-    drawn, along = drawn_ranks(rows), axis(rows)
+    along = Axis(rows)
     for number, row in enumerate(rows, 1):
-        specs[f"memory-{number}"] = memory(row, drawn, along, device_bytes) | {"title": titled(row)}
+        specs[f"memory-{number}"] = memory(row, along, device_bytes) | {"title": titled(row)}
         if row.traced:
             specs[f"step-{number}"] = {
-                "vconcat": [timeline(row, drawn, along), memory(row, drawn, along, device_bytes)],
+                "vconcat": [timeline(row, along), memory(row, along, device_bytes)],
                 "resolve": {"scale": {"color": "independent", "stroke": "independent"}}}
         if row.traced and row.ranks > 1:
             specs[f"partners-{number}"] = partners(row)

@@ -159,7 +159,7 @@ def plan_page(plan: Plan, command: str) -> str:
             table(names, columns(plan, shown)), {"lines": plan.notes},
             note("; ".join(f"{figure.heading}: {figure.meaning}" for figure in shown if figure.meaning)),
             *[note(f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows.")] * (len(names) > MOST_DRAWN),
-            picture(pictures.peaks(rows, device_bytes), "memory of a rank at the peak, by kind"),
+            picture(pictures.kept(rows, device_bytes, peak=True), "memory of a rank at the peak, by kind"),
             picture(pictures.kept(rows), "memory of a rank between steps, by kind")]),
         step(rows, device_bytes=device_bytes),
         Section("origin", "How to reproduce it", [

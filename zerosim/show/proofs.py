@@ -1,19 +1,25 @@
 """Proofs and checks for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `check`.
 
-A proof shows the ranks' sums, what was proved, and the cause of a fault.
+A proof shows the ranks' sums, what was proved, and the cause of a fault. Collectives on the tape are proved and drawn,
+as `zerosim prove copy_to` and `zerosim show all_to_all` print it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from zerosim.autograd.operation import Into, Operation, Shape
+from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.collectives import Algorithm
-from zerosim.core.errors import UsageError
+from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Loader, code_of, is_python
+from zerosim.core.terms import leaves, symbols
 from zerosim.core.words import by_key, plural
+from zerosim.observe.record import record
 from zerosim.plan.operations import OperationFigures
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
@@ -23,8 +29,10 @@ from zerosim.proofs.proof import Proof, proofs_of
 from zerosim.proofs.subject import Subject, asked_subject
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
-from zerosim.show.transposes import on_tape, shown_proofs
+from zerosim.training.transposes import cases_of, first_fault, law_of, met
 
+MOST_TRANSPOSED_RANKS = 16
+"""The most ranks of a proof: both sides are computed for every two of them."""
 SHOWN = 8
 """The most ranks for which the sums are printed."""
 OPERATION_FIGURES = {
@@ -135,9 +143,9 @@ def lines_of(proof: Proof, *, sums: bool) -> Iterator[str]:
     """In rich's markup the sum of each chunk on each rank, where ranks with equal sums share a paragraph; and a line
     for a proof that holds, or for each fault of one that does not."""
     groups = by_key((tuple(map(str, held)), rank) for rank, held in enumerate(proof.held if sums else ()))
-    for symbols, ranks in groups.items():
+    for sums_held, ranks in groups.items():
         yield f"[bold]rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}[/]"
-        yield from (f"  chunk {chunk}  {symbol}" for chunk, symbol in enumerate(symbols))
+        yield from (f"  chunk {chunk}  {symbol}" for chunk, symbol in enumerate(sums_held))
     if proof.holds:
         yield f"[green]proved[/] on {plural(proof.size, 'rank')}: {', '.join(proved_properties(proof))}"
         yield from [f"sends {proof.sent}"] if proof.sent is not None else []
@@ -179,3 +187,103 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
             "command": diagnosed and diagnosed.command,
         } for proof, diagnosed in zip(proofs, map(diagnosis, proofs), strict=True)],
     }
+
+
+def on_tape(subject: Any, loader: Loader) -> Operation | None:
+    """A collective on the tape or a user's operation, by its name or as an object; None for anything else.
+
+    >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
+    ('copy_to', None)
+    """
+    if isinstance(subject, str):
+        subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
+    return subject if isinstance(subject, Operation) else None
+
+
+def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
+    """The transpose law of an operation with a direction, on each number of ranks.
+
+    A row has `ranks` and `fault`. Raises `UsageError` for less than 2 and for more than `MOST_TRANSPOSED_RANKS` ranks.
+    """
+    if not 2 <= min(asked) <= max(asked) <= MOST_TRANSPOSED_RANKS:
+        raise UsageError(f"an operation with a direction is proved on 2 to {MOST_TRANSPOSED_RANKS} ranks; over one it "
+                         "is the identity")
+    faults = {size: first_fault(operation, size) for size in asked}
+    proofs = [{"ranks": size, "fault": fault, "holds": not fault} for size, fault in faults.items()]
+    verdict = "not proved" if any(faults.values()) else "proved"
+
+    def show(console: Console) -> None:
+        for size, fault in faults.items():
+            style = "[red]not proved[/]" if fault else "[green]proved[/]"
+            console.print(f"{style} on {size} ranks: {fault or law_of(operation)}", soft_wrap=True)
+
+    return Shown(
+        proofs, verdict == "proved", verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>",
+        show=show, rows_of=lambda document: list(document["proofs"]),
+        make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs})
+
+
+def shown_transpose(operation: Operation, size: int) -> Shown:
+    """Forward of an operation on symbols, and its transpose: each rank's arrays before and after.
+
+    A row, one for each rank and direction, has `pass`, `rank`, `before`, `after`.
+    """
+    fault = first_fault(operation, size) if size > 1 else None
+    _, settings = next(cases_of(operation, size))
+    try:  # the smallest vector that it accepts
+        shape: Shape = (1,)
+        due = operation.on_shapes([shape], settings)[0].shape
+    except ZerosimError:
+        shape = (size,)
+        due = operation.on_shapes([shape], settings)[0].shape
+
+    def forward(comm: Any, x: Any) -> Any:
+        return operation.forward(x, empty=np.empty, **met(settings, comm))
+
+    def backward(comm: Any, upstream: Any) -> Any:
+        assert operation.backward is not None
+        into = Into({"x": shape}, lambda name: np.empty(shape, upstream.dtype))
+        operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
+        return into["x"]
+
+    def vectors(name: str, count: int) -> list[Any]:
+        return [symbols(0 if name in operation.alike else rank, count) for rank in range(size)]
+
+    passes = [drawn(forward, "x", "y", vectors("x", shape[0])), drawn(backward, "∂y", "∂x", vectors("y", due[0]))]
+    verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
+
+    def show(console: Console) -> None:
+        for drawing in passes:
+            cost = f"{plural(drawing['rounds'], 'round')}, {plural(drawing['messages'], 'message')}"
+            console.print(f"{drawing['pass']}, {cost}", style="bold")
+            show_grid(console, [f"  rank {rank}" for rank in range(size)], [
+                Column(drawing[key], [" ".join(row) for row in drawing[side]], to_the_left=True)
+                for key, side in (("from", "before"), ("to", "after"))])
+        console.print(verdict, style="red" if fault else "green", soft_wrap=True)
+
+    return Shown(
+        operation, fault is None, verdict, f"<{operation.name} on {plural(size, 'rank')}: {verdict}>", show=show,
+        make_document=lambda: {"schema": "zerosim.transpose_drawing/1", "subject": operation.name, "ranks": size,
+                               "passes": passes, "fault": fault},
+        rows_of=lambda document: [
+            {"pass": drawing["pass"], "rank": rank, "before": before, "after": after} for drawing in document["passes"]
+            for rank, (before, after) in enumerate(zip(drawing["before"], drawing["after"], strict=True))])
+
+
+def drawn(program: Callable[..., Any], given: str, made: str, vectors: Sequence[Any]) -> dict[str, Any]:
+    """One pass on symbols: each rank's elements before and after, with the numbers of messages and rounds.
+
+    Raises `UsageError` for code that does not run on symbols, which can only be moved and added.
+    """
+    before, alike = [vector.tolist() for vector in vectors], len({vector[0] for vector in vectors}) == 1 < len(vectors)
+    recording = record(program, vectors)
+    if recording.results is None:
+        raise UsageError(f"{program.__name__} does not run on symbols ({recording.failure}); zerosim prove runs it on "
+                         "integers")
+
+    def texts(arrays: Sequence[Any]) -> list[list[str]]:
+        return [["+".join(f"{given}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(symbol))
+                 for symbol in array] for array in arrays]
+
+    return {"pass": program.__name__, "from": given, "to": made, "rounds": recording.rounds,
+            "messages": len(recording.messages), "before": texts(before), "after": texts(recording.results)}

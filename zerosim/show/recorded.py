@@ -42,8 +42,8 @@ from zerosim.show.drawing import shown_schedule, strip
 from zerosim.show.film import Panel, film_page, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head, Section, html, note
+from zerosim.show.proofs import on_tape, shown_transpose
 from zerosim.show.shown import Page, Picture, Shown, printed
-from zerosim.show.transposes import on_tape, shown_transpose
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.users_stage import as_stage
 from zerosim.training.config import Config
