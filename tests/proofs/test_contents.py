@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tests.conftest import ROOT
 from zerosim.core.errors import UsageError
+from zerosim.core.parts import Loader
 from zerosim.core.sharding import split
 from zerosim.core.terms import Term, leaves
 from zerosim.extend import stage
@@ -127,10 +130,25 @@ def frees_late(replica, batch):
     return zero3.step(replica, batch)
 
 
+@stage(sharded=("optimizer", "gradients"))
+def adds_twice(replica, batch):
+    """Stage II that keeps the sum of one unit's gradients twice."""
+    keep = replica.keep_shard
+    replica.keep_shard = lambda unit, full: [keep(unit, full) for _ in range(1 + (unit.name == "layers.1"))]
+    return zero2.step(replica, batch)
+
+
+@stage(sharded=("optimizer", "gradients", "parameters"))
+def returns_nothing(replica, batch):
+    zero3.step(replica, batch)
+    return np.zeros(1, np.float32)
+
+
 def test_a_late_release_is_seen_while_it_lasts_and_is_wrong_at_the_end():
     step, contents = recorded(frees_late, 3)
     wrong, ends = faults(contents)
-    assert (step.fault, wrong) == (None, [])    # all bits are right
+    assert step.fault.startswith("rank 0 keeps ")    # all bits are right
+    assert wrong == []
     row = contents.rows.index(("parameters", "layers.1"))
     assert ends == [(rank, 3 * row + chunk) for rank in range(3) for chunk in range(3) if chunk != rank]
     assert all(None not in rows["parameters", "layers.1"] for rows in at(contents, "forward", "layers.2"))
@@ -138,9 +156,10 @@ def test_a_late_release_is_seen_while_it_lasts_and_is_wrong_at_the_end():
 
 
 def test_a_wrong_owner_and_a_missing_sum_are_seen_where_they_begin():
-    """In the first step, and so in the film."""
+    """In the first step, and so in the film; and so are contributions that are added twice."""
     for planted, where, row in ((of_the_neighbour, "all_gather layers.0", ("parameters", "layers.0")),
-                                (unreduced, "update layers.1", ("optimizer", "layers.1"))):
+                                (unreduced, "update layers.1", ("optimizer", "layers.1")),
+                                (adds_twice, "backward layers.0", ("gradients", "layers.1"))):
         step, contents = recorded(planted, 4)
         wrong, lacking = faults(contents)
         assert step.fault
@@ -152,6 +171,21 @@ def test_a_wrong_owner_and_a_missing_sum_are_seen_where_they_begin():
         assert difference is None
         assert [frame.wrong for frame in panel.frames].index(True) == number
         assert panel.frames[-1].wrong
+
+
+@pytest.mark.parametrize(("planted", "first"), [
+    (f"{ROOT}/docs/lessons/broken.py:zero3_step", "loss"), (returns_nothing, "after the step")])
+def test_a_wrong_loss_is_a_red_row_from_where_it_goes_wrong(planted, first):
+    """A loss that forgets earlier micro-batches is seen in a step of two for each rank."""
+    step = recorded_stage(stage_in(planted, Loader()), 2)
+    assert "loss after step 1" in step.fault
+    panel, _ = film_of(step)
+    assert panel.rows[-1] == ("", "loss")
+    red = [frame for frame in panel.frames if frame.wrong]
+    assert (red[0].words, red[-1]) == (first, panel.frames[-1])
+    assert {panel.name_of(place) for frame in red for cells in frame.cells for place, cell in enumerate(cells)
+            if cell and "wrong" in cell.looks} == {"loss"}
+    assert ("", "loss") not in film_of(recorded("zero3", 2)[0])[0].rows
 
 
 def test_other_bytes_than_those_of_the_training_are_seen():

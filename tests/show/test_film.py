@@ -1,12 +1,13 @@
 """Films say what was recorded: cells and messages, where a program goes wrong, and stages at the same computation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import zerosim as zs
-from tests.pages import Seen
+from tests.pages import HOSTILE, Seen
 from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.collectives import ring
 from zerosim.core.comm import left, right
@@ -17,7 +18,7 @@ from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import schedule_page
 from zerosim.show.film import COLOURS, film, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_stage
+from zerosim.show.recorded import film_of, recorded_stage, steps_page
 from zerosim.stages import STAGES, zero2
 
 
@@ -138,6 +139,13 @@ def test_a_step_without_symbols_is_a_page_of_text():
     assert "was multiplied by 0.5: symbols can only be added" in seen.text
     assert "reduce-scatter layers.0" in seen.text
     assert "at most 16 ranks are drawn" in Seen(zs.show("zero1", 17).page().html).text
+
+
+def test_hostile_names_are_words():
+    seen = Seen(steps_page([replace(recorded_stage("zero1", 2), title=HOSTILE, about=HOSTILE, fault=HOSTILE)]).html)
+    assert (seen.tags.count("script"), "img" in seen.tags, seen.loads) == (1, False, [])
+    assert seen.text.count("<script>alert(1)") >= 4
+    assert seen.films[0]["panels"][0]["title"] == HOSTILE
 
 
 @stage(sharded=("optimizer", "gradients"))

@@ -5,8 +5,9 @@
     moment    a computation, a round of a collective, or the release of arrays; then every rank holds something new
 
 The stage's own code runs with its own collectives, layouts and verbs in the local world. Each unit has one element per
-chunk, and its arrays hold symbols. A rank's gradient is its `Term`, and sums of gradients are trees of terms. An update
-makes a `State` of one update more, which is right only if the gradient was complete and all that it read was right.
+chunk, and its arrays hold symbols. The gradient of a micro-batch is its `Term`, and so is its loss; their sums are
+trees of terms. An update makes a `State` of one update more, which is right only if the gradient was complete and all
+that it read was right.
 Contents are therefore observed, and not derived from a description of the stage.
 
 Whether the arrays also have the bytes of a training is the caller's to compare: `held_bytes` and `sent_bytes` are what
@@ -54,11 +55,16 @@ class State:
     """Whether every update had a complete gradient, and read the state of the update before."""
 
 
+LOSS = -1
+"""The element of losses."""
+
+
 class Held(NamedTuple):
-    """The contents of a rank's cells, None where it holds nothing, and the bytes of its arrays by kind."""
+    """The contents of a rank's cells, None where it holds nothing, the bytes of its arrays by kind, and its loss."""
 
     cells: tuple[Any, ...]
     held_bytes: dict[Kind, int]
+    loss: Any
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Contents:
     """The moments of a step, the first before it begins. A row of cells is a kind and a unit, a column a chunk."""
 
     size: int
+    block: int
+    """The micro-batches of a rank."""
     units: Sequence[str]
     sharded: Sequence[Kind]
     owned: Sequence[Sequence[int]]
@@ -136,8 +144,17 @@ class Contents:
             secondary = kind == "parameters" and chunk in self.secondary[rank]
             return content is not None and kind in self.sharded and not secondary
         if kind == "gradients":
-            return content is None or not complete(content, self.element(cell), self.size)
+            return content is None or not complete(content, self.element(cell), self.size * self.block)
         return not isinstance(content, State) or content.updates != self.updates
+
+    def wrong_losses(self, rank: int) -> Iterator[bool]:
+        """For each moment whether a rank's loss lacks one that was added before; nothing if the last one is right."""
+        losses = [Counter[Any](leaves(moment.ranks[rank].loss)) for moment in self.moments]
+        due = Counter(Term(rank * self.block + number, LOSS) for number in range(self.block))
+        before = Counter[Any]()
+        for number, loss in enumerate(losses if losses[-1] != due else ()):
+            yield bool(before - loss) or max(loss.values()) > 1 or number == len(losses) - 1
+            before |= Counter({term: count for term, count in loss.items() if isinstance(term, Term)})
 
     def sent_bytes(self, message: Message) -> int:
         elements = [self.element(cell) for cell in message.outgoing or message.into]
@@ -148,13 +165,13 @@ STEPS = 2
 """The last step is recorded, when all states exist; but the first one if it goes wrong."""
 
 
-def complete(content: Any, element: int, size: int) -> bool:
-    """Whether a gradient has the contribution of every rank once.
+def complete(content: Any, element: int, micro_batches: int) -> bool:
+    """Whether a gradient has the contribution of every micro-batch once.
 
-    >>> complete(Term(1, 5) + Term(0, 5), 5, size=2), complete(Term(1, 5) + Term(1, 5), 5, size=2)
+    >>> complete(Term(1, 5) + Term(0, 5), 5, 2), complete(Term(1, 5) + Term(1, 5), 5, 2)
     (True, False)
     """
-    return Counter(leaves(content)) == Counter(Term(rank, element) for rank in range(size))
+    return Counter(leaves(content)) == Counter(Term(number, element) for number in range(micro_batches))
 
 
 @dataclass(eq=False)
@@ -167,6 +184,8 @@ class Memory:
     meshes: Sequence[Mesh]
     element_bytes: Sequence[int]
     arrays: list[tuple[weakref.ref[Array], Kind, str]] = field(default_factory=list)
+    loss: Any = Blank(LOSS)
+    """The sum of losses that was computed last, or that a step returned."""
     between: list[Held] | None = None
     """What was held before each allocation since the last event; None within one."""
 
@@ -199,7 +218,7 @@ class Memory:
                 contents[first + place].append(content)
         cells = [None] * (len(MODEL_STATES) * len(self.element_bytes))
         return Held(tuple(shown(contents[cell]) if cell in contents else None for cell in range(len(cells))),
-                    dict(held_bytes))
+                    dict(held_bytes), self.loss)
 
     def place(self, payload: Payload) -> range:
         """The cells of which an array is a view."""
@@ -306,13 +325,12 @@ class StepRecorder(Recorder):
 
 @dataclass(eq=False)
 class SymbolTape:
-    """A tape on symbols: a rank's gradient of an element is its term, if all weights that it read were right."""
+    """A tape on symbols: the gradient of a micro-batch is its term, if all weights that were read were right."""
 
-    rank: int
     updates: int
     memory: Memory
+    first_micro_batch: int
     loss_scale: float = 1.0
-    first_micro_batch: int = 0
 
     def forward(self, unit: Unit, weights: Array, activations: list[bool]) -> list[bool]:
         return [right and self._reads(unit, weights) for right in activations]
@@ -320,14 +338,18 @@ class SymbolTape:
     def recompute(self, unit: Unit, weights: Array) -> None: ...
 
     def loss(self, name: str, outputs: list[bool], targets: Any, samples: int, total: Any = None) -> Any:
+        for number, right in enumerate(outputs, self.first_micro_batch):
+            loss = np.array([(Term if right else Blank)(number, LOSS)])
+            total = loss if total is None else total + loss
+        self.memory.loss = total[0]
         return total, [*outputs]
 
     def backward(self, unit: Unit, weights: Array, upstreams: list[bool], earlier: Any = None) -> Any:
         total, first = earlier.pop(unit, None) if earlier else None, self.memory.firsts[unit.name]
         inputs = [right and self._reads(unit, weights) for right in upstreams]
-        for right in inputs:
+        for number, right in enumerate(inputs, self.first_micro_batch):
             gradient = self.memory(self.memory.size, object, kind="gradients", owner=unit.name)
-            gradient[:] = [(Term if right else Blank)(self.rank, first + chunk) for chunk in range(len(gradient))]
+            gradient[:] = [(Term if right else Blank)(number, first + chunk) for chunk in range(len(gradient))]
             total = gradient if total is None else total + gradient
             del gradient
         upstreams.clear()
@@ -342,7 +364,7 @@ class SymbolTape:
 class SymbolUpdates:
     """An update rule on symbols with the slots of an optimizer."""
 
-    size: int
+    micro_batches: int
     firsts: Mapping[str, int]
     slots: Sequence[str]
     precision = SYMBOLS
@@ -354,7 +376,7 @@ class SymbolUpdates:
         first = self.firsts[unit.name] + start
         for place, total in enumerate(gradient):
             read = [weights[place], *(slot[place] for slot in state.values())]
-            right = {*read} == {State(first + place, count - 1)} and complete(total, first + place, self.size)
+            right = {*read} == {State(first + place, count - 1)} and complete(total, first + place, self.micro_batches)
             for array in (weights, *state.values()):
                 array[place] = State(first + place, count, right)
 
@@ -364,7 +386,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
 
     Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols.
     """
-    size, units = config.ranks, config.model.units
+    size, block, units = config.ranks, config.block, config.model.units
     names = [unit.name for unit in units]
     meshes = [[mesh for mesh in (config.mesh_of(rank), config.secondary_of(rank)) if mesh] for rank in range(size)]
     firsts = {name: size * number for number, name in enumerate(names)}
@@ -377,7 +399,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
         recorder = StepRecorder(comm.rank, memory, events)
         here = Observed(comm, recorder)
         replica, step, _ = on_rank(on_symbols, here, memory)
-        rule: Any = SymbolUpdates(size, firsts, config.rule.slots)
+        rule: Any = SymbolUpdates(size * block, firsts, config.rule.slots)
         replica.rule = observed(rule, [recorder], update="update")
         replica.reduction, replica.param_dtype = GradientReduction(wire=SYMBOLS.weights), SYMBOLS.weights
         replica.begin(lambda unit: np.array([State(firsts[unit.name] + chunk, 0) for chunk in range(size)]))
@@ -385,17 +407,18 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
             first = firsts[unit.name] + replica.state.layouts.of(unit, "optimizer").start
             for slot in slots.values():
                 slot[:] = [State(first + place, 0) for place in range(len(slot))]
-        inputs: Any = [True]
+        inputs: Any = [True] * block
         for number in range(1, steps + 1):
-            recorder.records = number == steps
+            recorder.records, memory.loss = number == steps, Blank(LOSS)
             rest(recorder)
-            tape: Any = SymbolTape(comm.rank, number - 1, memory)
+            tape: Any = SymbolTape(number - 1, memory, comm.rank * block)
             replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
-            step(Batch(number, inputs, inputs, counted=size, first=comm.rank))
+            returned: Any = step(Batch(number, inputs, inputs, counted=size * block, first=comm.rank * block))
+            memory.loss = [*np.ravel(returned), Blank(LOSS)][0]
         rest(recorder)
 
     spawn(program, size, limit_seconds=limit_seconds)
-    contents = Contents(size, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
+    contents = Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
                         [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
                         element_bytes, steps, [*moments_of(events, size)])
     began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks

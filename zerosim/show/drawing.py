@@ -87,13 +87,13 @@ class Sheet:
     def text(self, x: int, y: int, line: str, looks: str = "") -> None:
         self.words[looks] += f'<text x="{x}" y="{y}">{escape(printable(line))}</text>'
 
-    def cell(self, cell: Cell, x: int, y: int, width: int, ranks: int) -> None:
-        """The stripes of the ranks whose contributions it has, a border of what is new, red what is wrong."""
+    def cell(self, cell: Cell, x: int, y: int, width: int, whole: int) -> None:
+        """The stripes of its contributions, of the `whole` sum, a border of what is new, red what is wrong."""
         tone, looks = RED if "wrong" in cell.looks else cell.tone, {*cell.looks}
-        striped = cell.parts is not None and 0 < len({*cell.parts}) < ranks
+        striped = cell.parts is not None and 0 < len({*cell.parts}) < whole
         self.box(x, y, width - 2, f'fill="{tone}{"00" if "blank" in looks else "20" if striped else "80"}"')
-        for rank in cell.parts or () if striped else ():
-            left, right = (number * width // ranks for number in (rank, rank + 1))
+        for part in cell.parts or () if striped else ():
+            left, right = (number * width // whole for number in (part, part + 1))
             self.box(x + left, y, right - left, f'fill="{tone}80"')
         if {"new", "blank", "outside", "wrong"} & looks:
             dashes = ' stroke-dasharray="3"' * bool({"blank", "outside"} & looks)
@@ -153,7 +153,7 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
                 sheet.box(*corner(rank, row), width * across, 'fill="#8882"')
             for place, cell in enumerate(of_rank):
                 if cell is not None:
-                    sheet.cell(cell, *corner(rank, place // across, place % across), width, ranks)
+                    sheet.cell(cell, *corner(rank, place // across, place % across), width, panel.whole)
             for row, (name, figure, parts) in enumerate(frame.bars[rank], rows):
                 x, y = corner(rank, row)
                 for kind, length in parts:

@@ -17,8 +17,8 @@ function paint(cell, content, size) {
   const [text, tone, parts] = content;
   element.style.setProperty("--hue", tone);
   const held = "color-mix(in srgb, var(--hue) 62%, light-dark(#fff, #16181c))", lacks = "color-mix(in srgb, var(--hue) 9%, transparent)";
-  const stops = parts ? Array.from({ length: size }, (_, rank) =>
-    `${parts.includes(rank) ? held : lacks} ${100 * rank / size}% ${100 * (rank + 1) / size}%`) : [held, held];
+  const stops = parts ? Array.from({ length: size }, (_, part) =>
+    `${parts.includes(part) ? held : lacks} ${100 * part / size}% ${100 * (part + 1) / size}%`) : [held, held];
   fill.style.setProperty("--parts", content[3].includes("blank") ? "transparent, transparent" : stops.join());
   const { clientWidth: width, clientHeight: height } = element;
   fill.style.setProperty("--turn", width * 1.2 < height ? "0deg" : "90deg");
@@ -102,7 +102,7 @@ function start(film) {
     const one = box(panel.cells[from][left].element), other = box(panel.cells[to][reached].element);
     const token = make(stage, "div"), dx = other.x - one.x, dy = other.y - one.y, lift = Math.min(Math.abs(dx) * 0.12, 46);
     Object.assign(token.style, { left: `${one.x}px`, top: `${one.y}px`, width: `${one.width}px`, height: `${one.height}px`, position: "absolute" });
-    paint({ element: token, fill: make(token, "i"), words: make(token, "b") }, content, panel.ranks);
+    paint({ element: token, fill: make(token, "i"), words: make(token, "b") }, content, panel.whole);
     token.classList.add("token");
     const path = [[0, 0], [dx / 2, dy / 2 - lift], [dx, dy]].map(([x, y]) => ({ transform: `translate(${x}px, ${y}px)` }));
     return { token, done: token.animate(path, { duration: 800 / speed(), easing: "ease-in-out" }).finished };
@@ -129,7 +129,7 @@ function start(film) {
       panel.words.textContent = fresh ? frame.words : "waits";
       flights.push(...flown.map((move) => fly(panel, move)));
       panel.cells.forEach((cells, rank) => cells.forEach((cell, index) => {
-        const update = () => paint(cell, state[rank][index], panel.ranks);
+        const update = () => paint(cell, state[rank][index], panel.whole);
         if (reached.has(`${rank},${index}`)) late.push(update, () => cell.element.animate([{ transform: "scale(1.05)" }, {}], 350 / speed()));
         else update();
       }));

@@ -2,7 +2,7 @@
 
     panel    one run: a column for each rank, and in it a row of cells for each kind and unit, or for each chunk
     frame    what the ranks hold after a round of messages, a computation or a release
-    cell     a chunk in a rank's memory: its colour is the chunk's, its parts are the ranks whose contributions it has
+    cell     a chunk in a rank's memory: its colour is the chunk's, its parts are the contributions that it has
     step     of a page: a frame of each panel; runs beside each other are at the same computation
 
 `film.js` draws this data and knows neither collectives nor stages.
@@ -32,13 +32,15 @@ SENT = "#7d868f"
 KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
 COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#5a54c4", "#5f9a2c", "#1594a8", "#56616e")
 """The colours of the chunks, in turn; none is that of a kind, and none is red, which is what is wrong."""
+LOSS = ("", "loss")
+"""The row of losses in a step."""
 FEW = 4
 """The most ranks whose sums in a collective are written out."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A drawn cell: its text, the number of its colour, the ranks whose contributions it has (None: it is no sum), and
+    """A drawn cell: its text, the number of its colour, the contributions that it has (None: it is no sum), and
     its looks: `blank` allocated and not filled, `outside` of the vector, `new`, `done` complete, `wrong`.
     """
 
@@ -83,16 +85,19 @@ class Frame:
 
 @dataclass(frozen=True)
 class Panel:
-    """A run: its rows, each with its group and its name, and the number of cells that a rank has in a row."""
+    """A run: its rows, each with its group and its name, the cells that a rank has in a row, and the contributions of a
+    complete sum.
+    """
 
     title: str
     rows: Sequence[tuple[str, str]]
     across: int
+    whole: int
     frames: Sequence[Frame]
 
     def name_of(self, place: int) -> str:
         """The name of a cell in words."""
-        chunk = f", chunk {place % self.across}" * (self.across > 1)
+        chunk = f", chunk {place % self.across}" * (self.across > 1 and self.rows[place // self.across] != LOSS)
         return " ".join(self.rows[place // self.across]).strip() + chunk
 
 
@@ -135,7 +140,7 @@ def of_schedule(schedule: Schedule) -> Panel:
             f"{heading} of {schedule.rounds}" if heading.startswith("round") else heading, cells, moves, notes,
             bars=[[(f"{unit} sent", str(sent[rank]), [("sent", sent[rank])])] for rank in range(schedule.size)]))
     rows = [("", schedule.place_name(place)) for place in range(schedule.chunks)] or [("", schedule.place_name())]
-    return Panel(schedule.title, rows, 1, frames)
+    return Panel(schedule.title, rows, 1, schedule.size, frames)
 
 
 def note_of(source: int, to: int, chunks: str, reduced: bool) -> str:
@@ -177,22 +182,29 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
     `trained` are the bytes of all kinds that each rank held after each event of a training.
     """
     frames, sent, events, passes = list[Frame](), Counter[int](), 0, 0
+    rows = [(KIND_NAMES[kind], unit) for kind, unit in contents.rows]
+    wrong_losses = [[*contents.wrong_losses(rank)] for rank in range(contents.size)]
+    rows += [LOSS] * any(wrong_losses)
     for number, moment in enumerate(contents.moments):
         for message in moment.messages:
             sent[message.source] += contents.sent_bytes(message)
         last = number == len(contents.moments) - 1
         events += number > 0 and moment.ends
         others = trained[events - 1] if events else [{}] * contents.size
+        cells = [[drawn_state(contents, cell, content, last and contents.ends_wrong(rank, cell))
+                  for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)]
+        for rank, of_rank in enumerate(cells if any(wrong_losses) else ()):
+            wrong = bool(wrong_losses[rank]) and wrong_losses[rank][number]
+            loss = drawn_sum(moment.ranks[rank].loss, -1, contents.block, wrong)
+            of_rank += [loss, *[None] * (contents.size - 1)]
         frames.append(Frame(
-            words_of(contents, moment, contents.moments[max(number - 1, 0)]),
-            [[drawn_state(contents, cell, content, last and contents.ends_wrong(rank, cell))
-              for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)],
+            words_of(contents, moment, contents.moments[max(number - 1, 0)]), cells,
             *moves_of(contents, moment),
             [row for row, (kind, unit) in enumerate(contents.rows) if unit == moment.unit and kind in moment.uses],
             [memory_bars(held.held_bytes, others[rank], sent[rank]) for rank, held in enumerate(moment.ranks)],
             moment.round <= 1, passes))
         passes += moment.what in USES and moment.ends
-    return Panel(title, [(KIND_NAMES[kind], unit) for kind, unit in contents.rows], contents.size, frames)
+    return Panel(title, rows, contents.size, contents.size * contents.block, frames)
 
 
 def memory_bars(held: Mapping[Any, int], trained: Mapping[str, int], sent: int) -> list[Bar]:
@@ -213,11 +225,16 @@ def drawn_state(contents: Contents, cell: int, content: Any, ends_wrong: bool = 
         letters = ["w"] if kind == "parameters" else [slot[0] for slot in contents.slots]
         return Cell(" ".join(letter + "′" * new for letter in letters), content.element % contents.size, None,
                     looking(new=new, wrong=wrong))
-    terms = [leaf for leaf in leaves(content) if isinstance(leaf, Term)]
-    ranks, done = tuple(term.rank for term in terms), not wrong and len(terms) == contents.size
-    colour = (terms[0].element if terms else cell) % contents.size
-    return Cell("Σ" if done else abbreviated(ranks, "+", 2), colour, ranks,
-                looking(blank=not terms, done=done, wrong=wrong))
+    element = next((leaf.element for leaf in leaves(content) if isinstance(leaf, Term)), cell)
+    return drawn_sum(content, element % contents.size, contents.size * contents.block, wrong)
+
+
+def drawn_sum(content: Any, colour: int, whole: int, wrong: bool) -> Cell:
+    """A sum by the numbers of its micro-batches; Σ if it has as many as the `whole` sum."""
+    added = tuple(leaf.rank for leaf in leaves(content) if isinstance(leaf, Term))
+    done = not wrong and len(added) == whole
+    return Cell("Σ" if done else abbreviated(added, "+", 2), colour, added,
+                looking(blank=not added, done=done, wrong=wrong))
 
 
 def words_of(contents: Contents, moment: Moment, before: Moment) -> str:
@@ -265,6 +282,7 @@ def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
     """The data that `film.js` draws, in JSON's own types: of each frame only the cells that changed."""
     return {"first": first, "longest": longest(panels), "kinds": KINDS | {"sent": SENT}, "panels": [{
         "title": panel.title, "rows": panel.rows, "across": panel.across, "ranks": len(panel.frames[0].cells),
+        "whole": panel.whole,
         "frames": [{
             "words": frame.words, "moves": [(*move, plain(cell)) for *move, cell in frame.moves], "uses": frame.uses,
             "bars": frame.bars,

@@ -13,7 +13,7 @@ import inspect
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ from zerosim.stages.users_stage import as_stage
 from zerosim.training.config import Config
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
+from zerosim.verdict.outcome import overweight
 from zerosim.worlds.local import StillRunning
 
 MOST_SHOWN_RANKS = 128
@@ -62,10 +63,11 @@ BESIDE = 4
 MOST_DRAWN = 16
 """The most ranks whose cells a page draws."""
 LEGEND = (
-    "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks whose "
-    "gradients a sum has, as its stripes show; Σ: all; optimizer state by the initials of its slots; ′: updated in "
-    "this step; dashed: allocated and not filled; framed: used by a computation; red: wrong. The stage's code ran on "
-    "symbols, which the cells show; in every event it holds and sends as many bytes as in a training.")
+    "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks (or, of "
+    "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; Σ: all; optimizer state "
+    "by the initials of its slots; ′: updated in this step; dashed: allocated and not filled; framed: used by a "
+    "computation; red: wrong. The stage's code ran on symbols, which the cells show; in every event it holds and sends "
+    "as many bytes as in a training.")
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ def stage_in(subject: Any, loader: Loader) -> str | Named | None:
 
 
 def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedStep:
-    """The last step of a short training of a small perceptron by a stage, with keys of [parallel].
+    """The last step of a short training of a small perceptron by a stage, with keys of [parallel]; of a user's stage
+    that is wrong with two micro-batches a rank only, such a step.
 
     Raises `UsageError` for keys that the stage or [parallel] refuses, and for exceptions in a user's stage, with the
     line.
@@ -184,11 +187,10 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
     if not isinstance(stage, Named) and (why := ignored_by_stage(stage, groups)):
         raise UsageError("; ".join(f"leave out {key}: of {stage}, {words}" for key, words in why.items()))
     try:
-        scenario = Scenario(
-            world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
-            train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks), parallel=Parallel((stage,), **groups))
-        experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
-        outcome = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
+        step = trained(stage, ranks, groups, 1)
+        if isinstance(stage, Named) and step.fault is None:
+            several = trained(stage, ranks, groups, 2)
+            step = several if several.fault else step
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
     except NotImplementedError as error:
@@ -199,14 +201,28 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
         file = os.path.abspath(stage.part.step.__code__.co_filename)
         why_not = endless_loop(error, file)
         raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
-    assert outcome.measured.trace is not None
-    about = f"a step on {plural(ranks, 'rank')}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
-    fault = outcome.first_divergence.words if outcome.first_divergence else outcome.measured.disagreement
+    return step
+
+
+def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: int) -> RecordedStep:
+    """The last step of a training with so many micro-batches a rank."""
+    scenario = Scenario(
+        world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
+        train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks * block), parallel=Parallel((stage,), **groups))
+    experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
+    row = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
+    assert row.measured.trace is not None
+    each = f" of {block} micro-batches each" * (block > 1)
+    about = f"a step on {plural(ranks, 'rank')}{each}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
+    kept_too_long = (f"rank {rank.rank} keeps {', '.join(more)}" for rank, due in row.memory
+                     if (more := overweight(rank, due)))
+    fault = row.first_divergence.words if row.first_divergence else (
+        row.measured.disagreement or next(kept_too_long, None))
     if fault and isinstance(stage, Named):
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
               *(f"{key} = {value}" for key, value in groups.items())]
-    return RecordedStep(", ".join(titles), about, events_of(outcome.measured.trace), fault, experiment.rows[0])
+    return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, experiment.rows[0])
 
 
 def events_of(trace: Trace) -> list[StepEvent]:
