@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from tests.pages import HOSTILE, Seen
 from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.collectives import ring
 from zerosim.core.comm import left, right
+from zerosim.core.errors import UsageError
 from zerosim.core.terms import leaves
 from zerosim.extend import stage
 from zerosim.proofs.contents import contents_of
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import schedule_page
-from zerosim.show.film import COLOURS, film, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_stage, steps_page
+from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
+from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, steps_page
 from zerosim.stages import STAGES, zero2
+from zerosim.stages.schedules import SCHEDULES
+from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +143,39 @@ def test_a_step_without_symbols_is_a_page_of_text():
     assert "was multiplied by 0.5: symbols can only be added" in seen.text
     assert "reduce-scatter layers.0" in seen.text
     assert "at most 16 ranks are drawn" in Seen(zs.show("zero1", 17).page().html).text
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES])
+def test_a_pipeline_is_at_each_time_where_its_lines_are(name):
+    """A new cell for each pass of a line; what is kept between is what the formula says; a pass comes from its rank."""
+    passes = recorded_passes(name, 3)
+    panel = of_passes(name, passes)
+    lines = [[line[at : at + 4].strip() or "." for at in range(0, 4 * len(panel.frames), 4)]
+             for line in pass_lines(passes)]
+    for time, frame in enumerate(panel.frames):
+        for rank, cells in enumerate(frame.cells):
+            new = [BRACKETS[cell.text].format(place // panel.across) for place, cell in enumerate(cells)
+                   if cell and "new" in cell.looks]
+            assert new == [word for word in [lines[rank][time]] if word != "."]
+        for source, place, to, into, _, carried in frame.moves:
+            assert frame.cells[to][into] == carried
+            before = panel.frames[time - 1].cells[source][place]
+            assert (before and before.text) in (carried.text, {"F": "F", "B": "W"}[carried.text], None)
+    assert panel.frames[-1].cells == [[None] * 6 * panel.across] * 3
+    kept = [max(int(frame.bars[rank][0][1]) for frame in panel.frames) for rank in range(3)]
+    assert kept == [held_due(name, rank, 3, 6, panel.across) for rank in range(3)]
+    waited = sum(int(bars[1][1]) for bars in panel.frames[-1].bars)
+    assert Fraction(waited, 3 * (len(panel.frames) - 1)) == bubble_due(3, 6, panel.across, name)
+
+
+def test_several_schedules_are_one_result():
+    result = zs.show("gpipe,1f1b", 2)
+    assert [panel["title"] for panel in Seen(result.page().html).films[0]["panels"]] == ["gpipe", "1f1b"]
+    assert {row["schedule"] for row in result.rows()} == {"gpipe", "1f1b"}
+    assert "1f1b: the ranks wait 1/5 of the time" in result.verdict
+    assert zs.show("zb_h1", 2).picture().svg.count(">W</text>") == 4
+    with pytest.raises(UsageError, match="shown on 2 to 16 ranks, not on 1"):
+        zs.show("1f1b", 1)
 
 
 def test_hostile_names_are_words():

@@ -14,16 +14,17 @@ function paint(cell, content, size) {
   const { element, fill, words } = cell;
   element.className = `cell ${content ? content[3] : "empty"}`;
   if (!content) return;
-  const [text, tone, parts] = content;
+  const [sum, tone, parts] = content, { clientWidth: width, clientHeight: height } = element;
+  const fits = (text) => Math.min(1.28 * width / Math.max(text.length, 2), 0.8 * height);
+  const text = parts?.length > 2 && fits(sum) < 20 ? `${parts.length}/${size}` : sum;    // its stripes say which
   element.style.setProperty("--hue", tone);
   const held = "color-mix(in srgb, var(--hue) 62%, light-dark(#fff, #16181c))", lacks = "color-mix(in srgb, var(--hue) 9%, transparent)";
   const stops = parts ? Array.from({ length: size }, (_, part) =>
     `${parts.includes(part) ? held : lacks} ${100 * part / size}% ${100 * (part + 1) / size}%`) : [held, held];
   fill.style.setProperty("--parts", content[3].includes("blank") ? "transparent, transparent" : stops.join());
-  const { clientWidth: width, clientHeight: height } = element;
   fill.style.setProperty("--turn", width * 1.2 < height ? "0deg" : "90deg");
   words.textContent = text;
-  words.hidden = Math.min(1.28 * width / Math.max(text.length, 2), 0.66 * height) < 10;
+  words.hidden = fits(text) < 10;
   words.style.setProperty("--chars", Math.max(text.length, 2));
 }
 
@@ -85,16 +86,16 @@ function start(film) {
 
   function arc(panel, [from, left, to, reached, added, content]) {
     const one = box(panel.cells[from][left].element), other = box(panel.cells[to][reached].element);
-    const side = one.x < other.x ? -1 : 1, y1 = one.y + one.height / 2, y2 = other.y + other.height / 2;
-    const x1 = one.x + one.width * (0.5 - side * 0.34), x2 = other.x + other.width * (0.5 + side * 0.34);
+    const side = one.x < other.x ? -1 : 1, y1 = one.y + one.height * 0.22, y2 = other.y + other.height * 0.22;
+    const x1 = one.x + one.width * (0.5 - side * 0.4), x2 = other.x + other.width * (0.5 + side * 0.44);
     const path = document.createElementNS(arcs.namespaceURI, "path"), lift = Math.min(Math.abs(x2 - x1) * 0.12, 46);
     path.setAttribute("d", `M${x1},${y1} Q${(x1 + x2) / 2},${(y1 + y2) / 2 - 2 * lift} ${x2},${y2} m${side * 9},-7 L${x2},${y2} l${side * 9},6`);
     path.style.stroke = `color-mix(in srgb, ${content?.[1] ?? "currentColor"} 75%, light-dark(#000, #fff))`;
     arcs.append(path);
     if (!added || other.width < 22) return;
     const plus = arcs.appendChild(document.createElementNS(arcs.namespaceURI, "text"));
-    plus.setAttribute("x", x2 + side * 16);
-    plus.setAttribute("y", y2 - 8);
+    plus.setAttribute("x", x2 + side * 12);
+    plus.setAttribute("y", y2 - 4);
     plus.textContent = "⊕";
   }
 

@@ -10,7 +10,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -26,6 +26,7 @@ from zerosim.show.columns import KIND_NAMES, KIND_WORDS
 from zerosim.show.page import Head, Section, html
 from zerosim.show.pictures import KINDS
 from zerosim.show.shown import Page
+from zerosim.verdict.pipelines import Passes, in_lockstep
 
 SENT = "#7d868f"
 """The colour of bars of what is sent."""
@@ -266,6 +267,41 @@ def moves_of(contents: Contents, moment: Moment) -> tuple[list[Move], list[str]]
         chunks = abbreviated([cell % contents.size for cell in outgoing], ",")
         notes.append(note_of(message.source, message.to, f"chunk {chunks}", message.reduced))
     return moves, notes
+
+
+# Pipelines.
+
+
+def of_passes(title: str, passes: Passes) -> Panel:
+    """The film of a pipeline: a frame for each unit of time, a row for each micro-batch, and in it a cell for each
+    model chunk of a rank.
+    """
+    begins, size = in_lockstep(passes), len(passes)
+    chunks, numbers = (1 + max(getattr(slot, key) for slots in passes for slot in slots)
+                       for key in ("chunk", "micro_batch"))
+    now = {(at, rank): slot for rank, both in enumerate(zip(begins, passes, strict=True))
+           for at, slot in zip(*both, strict=True)}
+    cells: list[list[Cell | None]] = [[None] * (numbers * chunks) for _ in passes]
+    frames, last = [], "W" if any(slot.what == "W" for slot in now.values()) else "B"
+    waits, end = Counter[int](), 1 + max(map(max, begins))
+    for time in range(end + 1):
+        cells = [[None if cell is not None and cell.text == last else cell and replace(cell, looks=())
+                  for cell in of_rank] for of_rank in cells]
+        moves = list[Move]()
+        for rank, of_rank in enumerate(cells):
+            slot = now.get((time, rank))
+            waits[rank] += slot is None and time < end
+            if slot is None:
+                continue
+            place = slot.micro_batch * chunks + slot.chunk
+            of_rank[place] = Cell(slot.what, slot.micro_batch, None, ("new",))
+            chunk, source = divmod(slot.chunk * size + rank + {"F": -1, "B": 1, "W": 0}[slot.what], size)
+            if source != rank and 0 <= chunk < chunks:
+                moves.append((source, slot.micro_batch * chunks + chunk, rank, place, False, of_rank[place]))
+        frames.append(Frame(f"time {time}" if time < end else "end", cells, moves, bars=[
+            [("chunks kept", str(kept := sum(cell is not None for cell in of_rank)), [("activations", kept)]),
+             ("waited", str(waits[rank]), [("sent", waits[rank])])] for rank, of_rank in enumerate(cells)]))
+    return Panel(title, [("", f"micro-batch {number}") for number in range(numbers)], chunks, size, frames)
 
 
 # Pages.

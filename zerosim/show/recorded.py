@@ -39,17 +39,19 @@ from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.columns import KIND_WORDS
 from zerosim.show.drawing import shown_schedule, strip
-from zerosim.show.film import Panel, film_page, of_step
+from zerosim.show.film import Panel, film_page, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head, Section, html, note
 from zerosim.show.proofs import on_tape, shown_transpose
 from zerosim.show.shown import Page, Picture, Shown, printed
 from zerosim.stages import STAGES, Stage
+from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.users_stage import as_stage
 from zerosim.training.config import Config
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import overweight
+from zerosim.verdict.pipelines import Passes, bubble, held, in_lockstep, pass_lines
 from zerosim.worlds.local import StillRunning
 
 MOST_SHOWN_RANKS = 128
@@ -64,10 +66,12 @@ MOST_DRAWN = 16
 """The most ranks whose cells a page draws."""
 LEGEND = (
     "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks (or, of "
-    "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; Σ: all; optimizer state "
-    "by the initials of its slots; ′: updated in this step; dashed: allocated and not filled; framed: used by a "
-    "computation; red: wrong. The stage's code ran on symbols, which the cells show; in every event it holds and sends "
-    "as many bytes as in a training.")
+    "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; 3/4: so many, in small "
+    "cells; Σ: all; optimizer state by the initials of its slots; ′: updated in this step; dashed: allocated and not "
+    "filled; framed: used by a computation; red: wrong. The stage's code ran on symbols, which the cells show; in "
+    "every event it holds and sends as many bytes as in a training.")
+PASSES = ("A column is a rank, a row a micro-batch, and a cell a model chunk of the rank, filled while its activations "
+          "are kept. F: forward; B: backward; W: backward of the weights; framed: now.")
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,8 @@ def shown(
     subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
     claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
 ) -> Shown:
-    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, or a step of a stage; of
-    several stages, with commas between their names, all steps.
+    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, a step of a stage, or
+    the passes of a pipeline; of several stages or schedules, with commas between their names, all.
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
@@ -129,6 +133,9 @@ def shown(
     given = {name for name, value in (groups | {
         "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
     loader = Loader()
+    if isinstance(subject, str) and {*(schedules := subject.split(","))} <= {*SCHEDULES}:
+        refuse(given, "a schedule of a pipeline")
+        return shown_pipelines([(name, recorded_passes(name, ranks)) for name in schedules])
     names = subject.split(",") if isinstance(subject, str) else [subject]
     stages = [stage for name in names if (stage := stage_in(name, loader)) is not None]
     if len(stages) < len(names) > 1:
@@ -225,6 +232,56 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, experiment.rows[0])
 
 
+def recorded_passes(schedule: str, ranks: int) -> Passes:
+    """The passes of each rank of a pipeline in a step with two micro-batches a rank, which were recorded in a training.
+
+    Raises `UsageError` for one rank, and for more than `MOST_DRAWN`.
+
+    >>> [slot.what for slot in recorded_passes("1f1b", 2)[0]]
+    ['F', 'F', 'B', 'F', 'B', 'F', 'B', 'B']
+    """
+    if not 1 < ranks <= MOST_DRAWN:
+        raise UsageError(f"a pipeline is shown on 2 to {MOST_DRAWN} ranks, not on {ranks}")
+    chunks = 2 if schedule == "interleaved_1f1b" else 1
+    scenario = Scenario(
+        world=WorldKeys(ranks), model=ModelKeys(hidden=(8,) * (2 * ranks * chunks - 1)),
+        train=Train(steps=1, micro_batch=1, micro_batches=2 * ranks),
+        parallel=Parallel(("ddp",), pipeline_ranks=ranks, schedule=schedule, model_chunks=chunks))
+    row = run_locally(prepare(scenario, load_dataset(scenario)), limit_seconds=LIMIT_SECONDS).trained[0]
+    [passes] = row.measured.passes
+    return passes
+
+
+def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
+    """Recorded passes of pipelines that display themselves, a line for each rank; a page shows them at the same time.
+
+    A row, one for each pass, has `schedule`, `rank`, `pass`, `micro_batch`, `chunk`, `begins`.
+    """
+    name, size = " · ".join(schedule for schedule, _ in pipelines), len(pipelines[0][1])
+    title = f"{name} on {plural(size, 'rank')}"
+    about = f"{2 * size} micro-batches; every pass takes one unit of time, messages none"
+    verdict = "; ".join(f"{schedule}: the ranks wait {bubble(passes)} of the time, and hold the activations of at most "
+                        f"{max(map(held, passes))} forward passes" for schedule, passes in pipelines)
+
+    def show(console: Console) -> None:
+        for schedule, passes in pipelines:
+            show_words(console, Text.assemble((schedule, "bold"), f": {about}; (backward), [of weights]"))
+            for line in pass_lines(passes):
+                console.print(line, markup=False, soft_wrap=True)
+        show_words(console, verdict)
+
+    panels = [of_passes(schedule, passes) for schedule, passes in pipelines]
+    return Shown(
+        pipelines, True, verdict, f"<{title}: {verdict}>", show=show,
+        make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": [
+            {"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk, "begins": at}
+            for schedule, passes in pipelines for rank, both in enumerate(zip(passes, in_lockstep(passes), strict=True))
+            for (what, number, chunk), at in zip(*both, strict=True)]},
+        rows_of=lambda document: list(document["passes"]),
+        draw=None if len(panels) > 1 else lambda: Picture(strip(panels[0], [about, verdict]), title),
+        make_page=lambda: film_page(Head(title, verdict.split("; "), True, about), panels, PASSES))
+
+
 def events_of(trace: Trace) -> list[StepEvent]:
     """The events of a traced step, the last one after the end of all.
 
@@ -305,7 +362,8 @@ def steps_page(steps: Sequence[RecordedStep]) -> Page:
         return Page(html([head], [Section("step", "Event by event", [why, *drawings])]), f"{title} step by step")
     about = "; ".join([about, *(f"the cells of {step.title} are not those of its training: {difference}"
                                 for step, (_, difference) in zip(steps, films, strict=True) if difference)])
-    faults = [f"{step.title}: {line}" for step in steps if step.fault for line in step.verdict.split("\n")]
+    faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
+              for line in step.verdict.split("\n")]
     head = Head(title, faults or [steps[0].verdict], not faults, about)
     return film_page(head, [panel for panel, _ in films], LEGEND)
 
