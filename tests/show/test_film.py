@@ -173,7 +173,7 @@ def test_several_schedules_are_one_result():
     assert [panel["title"] for panel in Seen(result.page().html).films[0]["panels"]] == ["gpipe", "1f1b"]
     assert {row["schedule"] for row in result.rows()} == {"gpipe", "1f1b"}
     assert "1f1b: the ranks wait 1/5 of the time" in result.verdict
-    assert zs.show("zb_h1", 2).picture().svg.count(">W</text>") == 4
+    assert zs.show("zb_h1", 2).picture().svg.count(">W</text>") >= 8
     with pytest.raises(UsageError, match="shown on 2 to 16 ranks, not on 1"):
         zs.show("1f1b", 1)
 
