@@ -47,7 +47,7 @@ def schedule_page(schedule: Schedule, first: int = 0) -> Page:
     """The page of one collective, which opens at round `first`."""
     head = Head(schedule.title, [*schedule.verdict.split("; "), *[f"why: {schedule.cause}"] * bool(schedule.cause)],
                 not schedule.proof.faults, schedule.about)
-    return film_page(head, [of_schedule(schedule)], "; ".join(LEGEND), first)
+    return film_page(head, [of_schedule(schedule)], "; ".join([*LEGEND, "3/4: so many, in small cells"]), first)
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
