@@ -33,8 +33,9 @@ def test_what_is_written_is_read_again(changes):
     text = json.dumps(written(run), allow_nan=False)
     assert documents.read(text.encode(), "it") == run
     assert json.loads(text)["stages"] == json.loads(text)["rows"]
-    assert page_of(documents.read(text.encode(), "it")) == page_of(run)
-    assert ('<section id="step">' in page_of(run)) == (built.train.steps > 0)
+    page = page_of(run)
+    assert page_of(documents.read(text.encode(), "it")) == page
+    assert ('<section id="step">' in page) == (built.train.steps > 0)
 
 
 def test_a_hostile_document_is_read_again():

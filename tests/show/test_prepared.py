@@ -183,8 +183,7 @@ def test_a_schedule_shows_itself():
     assert "srcdoc" in Seen(html(found.page())).given[0]
     wrong = zs.show(mine_all_reduce, ranks=2, claims="reduce")
     assert (wrong.passed, wrong.subject.subject.collective) == (False, "reduce")
-    large = zs.show("tree.broadcast", np.int64(128), root=2)
-    assert (large.subject.root, set(zs.show("ring.all_reduce", ranks=17)._repr_mimebundle_())) == (2, {"text/plain"})
+    assert zs.show("tree.broadcast", np.int64(33), root=2).subject.root == 2
 
 
 def test_a_step_of_a_stage_shows_itself(tmp_path):

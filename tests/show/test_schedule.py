@@ -13,15 +13,13 @@ from zerosim.collectives import ALGORITHMS
 from zerosim.commands.cli import main
 from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
-from zerosim.extend import stage
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.proofs.schedule import chunks_of, scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show import drawing
 from zerosim.show.drawing import show_schedule, shown_schedule
 from zerosim.show.film import of_schedule
-from zerosim.show.recorded import events_of, recorded_stage, shown
-from zerosim.stages import zero3
+from zerosim.show.recorded import events_of
 
 
 def drawn(schedule, width=100):
@@ -34,7 +32,7 @@ def drawn(schedule, width=100):
 def test_every_algorithm_is_drawn_to_its_end():
     """Each message is a line of the drawing and a move of the film; what is new is marked; nothing is red."""
     for name, row in ALGORITHMS.items():
-        for size in filter(row.serves, (1, 2, 3, 4, 6)):
+        for size in filter(row.serves, (1, 3, 4)):
             schedule = scheduled(named_subject(name), size, size - 1 if row.collective == "scatter" else 0)
             found = schedule.document()
             assert found["faults"] == [], (name, size)
@@ -61,21 +59,6 @@ def test_a_chunk_moves_to_a_cell_that_is_new_and_has_it():
                 assert added or re.split(r"[\[✓]", carried.text)[0] == re.split(r"[\[✓]", reached.text)[0]
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_ring_holds_partial_sums(size):
-    found = {(each["round"], each["rank"], each["chunk"]): each["holds"]
-             for each in scheduled(named_subject("ring.reduce_scatter"), size).document()["holdings"]}
-    for rank in range(size):
-        assert [found.pop((0, rank, chunk)) for chunk in range(size)] == [f"g{rank}"] * size
-        for step in range(1, size):
-            chunk = (rank - step - 1) % size
-            total = f"g{(chunk + 1) % size}"
-            for distance in range(2, step + 2):
-                total = f"({total} + g{(chunk + distance) % size})"
-            assert found.pop((step, rank, chunk)) == total
-    assert found == {}
-
-
 @pytest.mark.parametrize(("name", "root"), [("tree.broadcast", 2), ("tree.scatter", 1), ("naive.gather", 3)])
 def test_the_root_is_the_one_that_was_asked_for(name, root):
     schedule = scheduled(named_subject(name), 4, root)
@@ -84,11 +67,9 @@ def test_the_root_is_the_one_that_was_asked_for(name, root):
     assert f"root {root}" in drawn(schedule)
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_four_ranks_fit_a_terminal(width):
+def test_four_ranks_fit_a_terminal():
     for name in ALGORITHMS:
-        text = drawn(scheduled(named_subject(name), 4), width)
-        assert max(map(len, text.splitlines()[:-1])) <= width
+        assert max(map(len, drawn(scheduled(named_subject(name), 4), 60).splitlines()[:-1])) <= 60
 
 
 def test_cells_name_other_chunks_memory_beside_the_vector_and_long_sums():
@@ -138,8 +119,10 @@ def test_an_array_function_shows_what_arrived_its_result_and_that_ranks_disagree
 
 def test_a_picture_that_is_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(drawing, "MOST_CELLS", 10)
+    large = shown_schedule(scheduled(named_subject("ring.all_reduce"), 4))
     with pytest.raises(UsageError, match="would have 112 cells"):
-        shown_schedule(scheduled(named_subject("ring.all_reduce"), 4)).picture()
+        large.picture()
+    assert {*large._repr_mimebundle_()} == {"text/plain"}
 
 
 def all_reduce(comm, chunks):
@@ -228,34 +211,6 @@ def test_a_formula_of_steps_has_the_value_of_its_function():
         served = [size for size in (*range(2, 130), 1000, 1024) if row.serves(size)]
         assert [value_of(row.steps_formula, size) for size in served] == [row.steps(size) for size in served], name
     assert value_of("2N − 1", 5) == 9 != ALGORITHMS["ring.all_reduce"].steps(5)
-
-
-FORWARD = ["forward layers.0", "forward layers.1", "forward layers.2", "loss"]
-
-
-def test_stage_iii_gathers_uses_and_frees():
-    found = recorded_stage("zero3", 4)
-    assert found.verdict == "PASSED: every bit equal to one process"
-    words = [event.words for event in found.events]
-    assert [each for each in words if each in FORWARD] == FORWARD
-    assert words[:3] == ["all-gather layers.0", "forward layers.0", "all-gather layers.1"]
-    assert words[-1] == "between steps"
-    gathers = [event for event in found.events if event.what == "all_gather"]
-    assert len(gathers) == 6
-    assert all([list(did.sent_bytes) for did in event.ranks] == [[1], [2], [3], [0]] for event in gathers)
-    rest = found.events[-1].ranks[0].held_bytes
-    weights = {event.words: event.ranks[0].held_bytes["parameters"] for event in found.events}
-    assert weights["forward layers.0"] > weights["loss"] == rest["parameters"]
-    assert found.document()["moments"][0]["ranks"][3]["sent_bytes"] == {"0": gathers[0].ranks[3].sent_bytes[0]}
-
-
-def test_a_step_that_trains_otherwise_fails():
-    @stage(sharded=("optimizer", "gradients", "parameters"))
-    def skips(replica, batch):
-        replica.update = lambda unit, weights: None
-        return zero3.step(replica, batch)
-
-    assert shown(skips, 2).verdict.startswith("FAILED: after step 1, rank 0 holds layers.")
 
 
 def test_ranks_that_do_different_things_are_not_drawn_as_one():
