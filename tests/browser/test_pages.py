@@ -9,7 +9,7 @@ from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show.drawing import schedule_page
-from zerosim.show.recorded import recorded_stage, shown_steps, steps_page
+from zerosim.show.recorded import recorded_stage, shown, shown_steps, steps_page
 from zerosim.stages import STAGES
 
 
@@ -24,7 +24,8 @@ def pages():
             "barrier": schedule_page(scheduled(named_subject("dissemination.barrier"), 3)).html,
             "red": schedule_page(scheduled(subject(astray_all_reduce), 4)).html,
             "step": shown_steps([recorded_stage("zero3", 4)]).page().html,
-            "stages": steps_page([recorded_stage(name, 4) for name in STAGES]).html}
+            "stages": steps_page([recorded_stage(name, 4) for name in STAGES]).html,
+            "pipelines": shown("gpipe,1f1b", 4).page().html}
 
 
 def luminance(colour):
@@ -39,7 +40,8 @@ def test_the_checker_notices_what_is_wrong(opens):
     assert page.evaluate("document.documentElement.scrollWidth") > 1280
 
 
-@pytest.mark.parametrize("name", ["run", "two", "diverging", "hostile", "ring", "barrier", "red", "step", "stages"])
+@pytest.mark.parametrize("name", [
+    "run", "two", "diverging", "hostile", "ring", "barrier", "red", "step", "stages", "pipelines"])
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1280, "light"), (1280, "dark")])
 def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     page = opens(pages[name], width, scheme)
@@ -113,6 +115,17 @@ def test_keys_slider_buttons_and_play_step_through_a_collective(opens, pages):
     assert page.locator("[data-play]").inner_text() == "▶"
 
 
+def test_a_swipe_steps(opens, pages):
+    page = opens(pages["ring"], 400)
+    touch = page.context.new_cdp_session(page)
+    for start, end, due in ((300, 100, "round 1 of 6"), (300, 100, "round 2 of 6"), (100, 300, "round 1 of 6")):
+        for what, places in (("Start", [start]), ("Move", range(start, end, (end - start) // 8)), ("End", [])):
+            for x in places or [None]:
+                touch.send("Input.dispatchTouchEvent", {
+                    "type": f"touch{what}", "touchPoints": [] if x is None else [{"x": x, "y": 400}]})
+        page.locator(".event", has_text=due).wait_for()
+
+
 def test_messages_travel_and_are_added_when_they_arrive(opens, pages):
     page = opens(pages["ring"])
     page.keyboard.press("ArrowRight")
@@ -147,7 +160,7 @@ def test_a_wrong_sum_is_red_in_its_round(opens, pages):
     assert "why: in round 2 rank 2 sends chunk 1" in page.locator("header").inner_text()
 
 
-@pytest.mark.parametrize("name", ["ring", "step", "stages"])
+@pytest.mark.parametrize("name", ["ring", "step", "stages", "pipelines"])
 def test_a_film_fits_a_projector_and_can_be_read_from_the_last_row(opens, pages, name):
     """On 1920 × 1080 pixels all of it is seen at once, and what matters is at least 24 px high."""
     page = opens(pages[name], 1920)

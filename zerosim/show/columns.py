@@ -12,7 +12,7 @@ from typing import Any
 
 from zerosim.core import words as in_words
 from zerosim.core.allocation import MODEL_STATES
-from zerosim.core.precisions import PRECISIONS, Precision
+from zerosim.core.precisions import PRECISIONS
 from zerosim.core.words import KEPT, ON_HOST, TESTS, ByteUnit, grouped, in_one_unit, in_unit, joined_names, spread
 from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.show.document import RowDocument, RunDocument, unit_of
@@ -81,17 +81,14 @@ def of_kind(figure: str, kind: str) -> Callable[[RowDocument], int]:
     return lambda row: getattr(row.fullest, figure).get(kind, 0)
 
 
-def precision(run: RunDocument) -> Precision:
-    return PRECISIONS[run.scenario["train"]["precision"]]
-
-
 def meaning_of_kept(run: RunDocument) -> str:
     """The states that are kept, with the signs of their bars."""
     uneven = any(len({str(rank.resting_bytes) for rank in row.memory}) > 1 for row in run.rows)
     where = " on the device" * any(row.fullest.on_host for row in run.rows)
     where += ", on the rank with the highest peak" * uneven
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
-    return f"between steps{where}: {states}{', with float32 copies of weights' * precision(run).mixed}"
+    copies = ", with float32 copies of weights" * PRECISIONS[run.scenario["train"]["precision"]].mixed
+    return f"between steps{where}: {states}{copies}"
 
 
 def meaning_of_sent(run: RunDocument) -> str:
@@ -101,7 +98,7 @@ def meaning_of_sent(run: RunDocument) -> str:
     if any(row.layout for row in run.rows):
         return "bytes per rank and step, those of the model's own collectives included"
     unit, first = unit_of(run.rows), run.rows[0]
-    weights_bytes = int(first.model["parameters"]) * precision(run).weights.itemsize
+    weights_bytes = int(first.model["parameters"]) * PRECISIONS[run.scenario["train"]["precision"]].weights.itemsize
     once, due = weights_bytes * (run.ranks - 1) // run.ranks, sum(rank.due.sent_bytes for rank in first.traffic)
     if due and first.volume and first.steps_here and first.updates == run.steps:  # with padding
         once = round(due / len(first.traffic) / first.steps_here / first.volume)

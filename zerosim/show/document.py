@@ -20,10 +20,9 @@ import msgspec
 from zerosim.core.errors import UsageError
 from zerosim.core.words import ByteUnit, common_unit
 from zerosim.observe.trace import ClockOffset, Span, StepTimes, Trace
-from zerosim.observe.traffic import Count
 from zerosim.scenario import resolved
 from zerosim.stages import STAGES, Stage
-from zerosim.training.measurement import Figures, RankBytes, RankMemory
+from zerosim.training.measurement import Figures, RankBytes
 from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.diagnosis import RowDifference
 from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
@@ -366,26 +365,17 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "shard_ranks": config.mesh.group,
         "losses": [float(loss[0]) for loss in row.measured.losses],
         "ignored": config.ignored,
-        "traffic": [traffic_document(rank, *pair) for rank, pair in enumerate(row.traffic)],
+        "traffic": [{name: getattr(measured, name) for name in TrafficFigures.__annotations__} | {
+            "rank": rank, "due": due} for rank, (measured, due) in enumerate(row.traffic)],
         "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
-        "memory": [memory_document(*pair) for pair in row.memory],
+        "memory": [vars(measured) | {
+            "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
+            "curve": [{"ns": at, **now} for at, now in measured.curve]} for measured, due in row.memory],
         "own_stage": None if row.stage in STAGES else config.stage,
         "resumed": resumed and {
             "folder": str(resumed.path), **{key: resumed.about[key] for key in ("step", "stage", "ranks")}},
         "trace": trace and trace_document(trace),
     }
-
-
-def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
-    names = TrafficFigures.__annotations__
-    figures, figures_due = ({name: getattr(count, name) for name in names} for count in (measured, due))
-    return figures | {"rank": rank, "due": figures_due}
-
-
-def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
-    return vars(measured) | {
-        "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
-        "curve": [{"ns": at, **now} for at, now in measured.curve]}
 
 
 def trace_document(trace: Trace) -> TraceDocument:

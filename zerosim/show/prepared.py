@@ -24,7 +24,6 @@ from zerosim.show.page import page
 from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
 from zerosim.show.table import show_run
-from zerosim.training.experiment import Experiment
 from zerosim.training.keeping import resumptions
 from zerosim.training.program import Progress, Silent
 from zerosim.verdict.judged_run import local_world, prepare_run, run_on
@@ -182,12 +181,9 @@ def training(scenario: Scenario, *, verbose: bool = False, times: bool = False, 
             outcome, document(outcome, world_document(world), command), verbose=verbose, times=times)
 
     return Prepared(scenario, "\n".join([about, *python_run(scenario), *begins]), [experiment.data_sha256, *begins],
-                    lambda: local_world(scenario), run, trainings(experiment))
-
-
-def trainings(experiment: Experiment) -> int:
-    references = {row.reference_key for row in experiment.rows if row.check.reference}
-    return len(references) + sum(1 + len(row.check.same_bits_on) for row in experiment.rows)
+                    lambda: local_world(scenario), run,
+                    len({row.reference_key for row in experiment.rows if row.check.reference})
+                    + sum(1 + len(row.check.same_bits_on) for row in experiment.rows))
 
 
 def collectives(scenario: CollectiveScenario) -> Prepared:

@@ -271,13 +271,12 @@ def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
         show_words(console, verdict)
 
     panels = [of_passes(schedule, passes) for schedule, passes in pipelines]
-    return Shown(
-        pipelines, True, verdict, f"<{title}: {verdict}>", show=show,
-        make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": [
-            {"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk, "begins": at}
+    rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk, "begins": at}
             for schedule, passes in pipelines for rank, both in enumerate(zip(passes, in_lockstep(passes), strict=True))
-            for (what, number, chunk), at in zip(*both, strict=True)]},
-        rows_of=lambda document: list(document["passes"]),
+            for (what, number, chunk), at in zip(*both, strict=True)]
+    return Shown(
+        pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
+        make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
         draw=None if len(panels) > 1 else lambda: Picture(strip(panels[0], [about, verdict]), title),
         make_page=lambda: film_page(Head(title, verdict.split("; "), True, about), panels, PASSES))
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
-from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, Figure, bits, facts, legend, notes, shown_in
+from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, bits, facts, legend, notes, shown_in
 from zerosim.show.document import RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
@@ -48,7 +48,7 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
         show_grid(console, names, next((table for table in tables if fits(console, names, table)), tables[-1]))
         show_shared(console, run)
         console.print()
-        entries = [*of_stages(run), *legend(run, figures(run))]
+        entries = [*of_stages(run), *legend(run, shown_in(TERMINAL, run.rows) if run.steps else [])]
         width = max(len(key) for key, _ in entries)
         for key, words in entries:
             show_words(console, words, key=f"{key:<{width}}  ", style="dim")
@@ -77,10 +77,6 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
     show_conclusion(console, run)
 
 
-def figures(run: RunDocument) -> list[Figure]:
-    return shown_in(TERMINAL, run.rows) if run.steps else []
-
-
 def columns(run: RunDocument, room: int) -> list[Column]:
     """Whether each row has the bits of its reference and, if there were steps, the figures of the terminal; with room,
     bars beside them. Rows that did not fit have none."""
@@ -91,7 +87,7 @@ def columns(run: RunDocument, room: int) -> list[Column]:
         words = [*bits(run.rows), *("does not fit" for _ in blank)]
         shown.append(Column(f"same bits as\n{partner}" if run.compared_with else "", [
             Text(word, style=styles.get(word, "")) for word in words]))
-    for figure in figures(run):
+    for figure in shown_in(TERMINAL, run.rows) if run.steps else ():
         cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
                  for cell in figure.cells(run.rows, unit_of(run.rows))]
         beside = figure.bar is not None and room > 0
