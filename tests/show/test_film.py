@@ -20,7 +20,7 @@ from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import schedule_page
 from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, steps_page
+from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, stage_in, steps_page
 from zerosim.stages import STAGES, zero2
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
@@ -129,18 +129,29 @@ def test_several_stages_are_one_result(tmp_path):
     assert seen.loads == []
 
 
-@stage(sharded=("optimizer", "gradients"))
-def halves(replica, batch):
-    reduce = replica.reduce
-    replica.reduce = lambda unit, full: reduce(unit, full * 0.5)
-    return zero2.step(replica, batch)
+def scaled(factor):
+    @stage(sharded=("optimizer", "gradients"))
+    def scales(replica, batch):
+        reduce = replica.reduce
+        replica.reduce = lambda unit, full: reduce(unit, full * factor if unit.name == "layers.1" else full)
+        return zero2.step(replica, batch)
+
+    return scales
 
 
-def test_a_step_without_symbols_is_a_page_of_text():
-    seen = Seen(zs.show(halves, 2).page().html)
+def test_a_gradient_that_is_scaled_is_red_once_it_is_kept():
+    panel = film_of(recorded_stage(stage_in(scaled(0.5), None), 2))[0]
+    red = [frame for frame in panel.frames if frame.wrong]
+    assert (red[0].words, red[-1]) == ("backward layers.0", panel.frames[-1])
+    assert {panel.name_of(place) for cells in red[0].cells for place, cell in enumerate(cells)
+            if cell and "wrong" in cell.looks} == {"gradients layers.1, chunk 0", "gradients layers.1, chunk 1"}
+
+
+def test_a_right_step_without_symbols_is_a_page_of_text():
+    seen = Seen(zs.show(scaled(1.0), 2).page().html)
     assert seen.films == []
     assert "The cells of this step are not drawn: CollectiveError: g" in seen.text
-    assert "was multiplied by 0.5: symbols can only be added" in seen.text
+    assert "was multiplied by 1.0: symbols can only be added" in seen.text
     assert "reduce-scatter layers.0" in seen.text
     assert "at most 16 ranks are drawn" in Seen(zs.show("zero1", 17).page().html).text
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import MODEL_STATES, Array, Kind
 from zerosim.core.comm import Communicator, Payload, Reduction
-from zerosim.core.errors import UsageError
+from zerosim.core.errors import CollectiveError, UsageError
 from zerosim.core.precisions import Precision
 from zerosim.core.sharding import Mesh, chunk_length, owned
 from zerosim.core.terms import Blank, Term, leaves
@@ -174,10 +174,30 @@ def complete(content: Any, element: int, micro_batches: int) -> bool:
     return Counter(leaves(content)) == Counter(Term(number, element) for number in range(micro_batches))
 
 
+OTHER = Blank(-1) + Blank(-1)
+"""What is no sum of contributions."""
+
+
+class Tolerant(np.ndarray[Any, Any]):
+    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, leaves `OTHER`."""
+
+    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **how: Any) -> Any:
+        plain = [np.asarray(given) for given in inputs]
+        try:
+            made = getattr(ufunc, method)(*plain, **how)
+        except (CollectiveError, TypeError):
+            made = np.full(np.broadcast_shapes(*(given.shape for given in plain)), OTHER, object)
+        if not out:
+            return made.view(Tolerant) if isinstance(made, np.ndarray) else made
+        np.asarray(out[0])[...] = made
+        return out[0]
+
+
 @dataclass(eq=False)
 class Memory:
     """The arrays of one rank that are alive. It allocates them, and finds the cells of an array by its length."""
 
+    array: type[Array]
     size: int
     firsts: Mapping[str, int]
     """The first element of each unit."""
@@ -192,7 +212,7 @@ class Memory:
     def __call__(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike, *, kind: Kind, owner: str) -> Array:
         if self.between is not None:
             self.between.append(self.held())
-        array = np.empty(shape, object)
+        array = self.array(shape, object)
         array[...] = Blank(-1)
         self.arrays.append((weakref.ref(array), kind, owner))
         return array
@@ -381,10 +401,13 @@ class SymbolUpdates:
                 array[place] = State(first + place, count, right)
 
 
-def contents_of(config: Config, limit_seconds: float | None = None, steps: int = STEPS) -> Contents:
+def contents_of(
+    config: Config, limit_seconds: float | None = None, steps: int = STEPS, *, tolerant: bool = False,
+) -> Contents:
     """The contents of every rank in the last of so many steps of a row, or in an earlier one that goes wrong.
 
-    Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols.
+    Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols:
+    these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead.
     """
     size, block, units = config.ranks, config.block, config.model.units
     names = [unit.name for unit in units]
@@ -395,7 +418,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
     on_symbols, events = replace(config, model=of_symbols(config.model, size)), list[Event]()
 
     def program(comm: Communicator) -> None:
-        memory = Memory(size, firsts, meshes[comm.rank], element_bytes)
+        memory = Memory(Tolerant if tolerant else np.ndarray, size, firsts, meshes[comm.rank], element_bytes)
         recorder = StepRecorder(comm.rank, memory, events)
         here = Observed(comm, recorder)
         replica, step, _ = on_rank(on_symbols, here, memory)
@@ -423,7 +446,9 @@ def contents_of(config: Config, limit_seconds: float | None = None, steps: int =
                         element_bytes, steps, [*moments_of(events, size)])
     began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks
                       for cell, content in enumerate(held.cells))
-    return contents_of(config, limit_seconds, steps - 1) if began_wrong and steps > 1 else contents
+    if began_wrong and steps > 1:
+        return contents_of(config, limit_seconds, steps - 1, tolerant=tolerant)
+    return contents
 
 
 def rest(recorder: StepRecorder) -> None:

@@ -14,6 +14,7 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -196,8 +197,9 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
     try:
         step = trained(stage, ranks, groups, 1)
         if isinstance(stage, Named) and step.fault is None:
-            several = trained(stage, ranks, groups, 2)
-            step = several if several.fault else step
+            with suppress(Exception):    # of a step that is not written for several micro-batches
+                several = trained(stage, ranks, groups, 2)
+                step = several if several.fault else step
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
     except NotImplementedError as error:
@@ -375,7 +377,7 @@ def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
     if step.config.ranks > MOST_DRAWN:
         raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, and {step.config.ranks} are too many")
     try:
-        contents = contents_of(step.config, LIMIT_SECONDS)
+        contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
     except Exception as error:    # of a user's code
         raise UsageError(f"The cells of this step are not drawn: {type(error).__name__}: {error}") from error
     beside = [[part.held_bytes for part in event.ranks] for event in step.events]
