@@ -99,7 +99,14 @@ def short_reduce_scatter(comm, chunks):
                   reduce=np.add)
 
 
+def storing_reduce_scatter(comm, chunks):
+    for step in range(comm.size - 1):
+        comm.exchange(chunks[(comm.rank - step - 1) % comm.size], to=right(comm),
+                      into=chunks[(comm.rank - step - 2) % comm.size], source=left(comm))
+
+
 @pytest.mark.parametrize(("program", "size", "first", "cells"), [
+    (storing_reduce_scatter, 3, 1, [(0, 1, "2"), (1, 2, "0"), (2, 0, "1")]),
     (astray_all_reduce, 4, 2, [(3, 0, "2[1]+3")]), (twice_all_reduce, 2, 2, [(0, 0, "1+1+0")]),
     (short_reduce_scatter, 3, 1, [(0, 0, "0"), (1, 1, "1"), (2, 2, "2")])])
 def test_a_wrong_program_is_red_where_it_goes_wrong(program, size, first, cells):

@@ -8,10 +8,11 @@
 `film.js` draws this data and knows neither collectives nor stages.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
 from zerosim.core.allocation import MODEL_STATES
@@ -151,11 +152,14 @@ def note_of(source: int, to: int, chunks: str, reduced: bool) -> str:
 def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
     """The states, ranks and places of wrong contents.
 
-    A sum that has a contribution twice, or two chunks, is wrong as long as it is there. Of what differs from the result
-    at the end, what the result never contains is wrong since its arrival, what is only incomplete at the end.
+    A sum that has a contribution twice, or two chunks, is wrong as long as it is there; what differs from the result at
+    the end, or is added in another order than is due, since its arrival. A contribution that is missing at the end was
+    lost where something else took its place.
     """
-    last = len(schedule.states) - 1
-    red = {(state, rank, cell.place) for state, vectors in enumerate(schedule.states)
+    last, missing = len(schedule.states) - 1, defaultdict[int, set[Any]](set)
+    red = {(last, fault.rank, fault.chunk) for fault in schedule.proof.faults
+           if fault.rank is not None and fault.chunk is not None}
+    red |= {(state, rank, cell.place) for state, vectors in enumerate(schedule.states)
            for rank, cells in enumerate(vectors) for cell in cells
            if isinstance(cell.holds, Sum) and not added_once(cell.holds)}
     due = expected_terms(schedule.subject.kind, schedule.size, schedule.chunks, schedule.root)
@@ -163,8 +167,14 @@ def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
         cell = schedule.states[last][rank][place]
         held, expected = Counter[Any](leaves(cell.holds)), Counter[Any](terms)
         if held != expected:
-            first = cell.since if held - expected and cell.since else last
-            red |= {(state, rank, place) for state in range(first, last + 1)}
+            red |= {(state, rank, place) for state in range(cell.since or last, last + 1)}
+            missing[place] |= {*(expected - held)}
+    for state, (before, after) in enumerate(pairwise(schedule.states) if schedule.subject.kind.reducing else (), 1):
+        for rank, cells in enumerate(zip(*both, strict=True) for both in zip(before, after, strict=True)):
+            for was, cell in cells:
+                if {*leaves(was.holds)} & missing[cell.place] - {*leaves(cell.holds)}:
+                    red |= {(later, rank, cell.place) for later in range(state, last + 1)
+                            if schedule.states[later][rank][cell.place] is cell}
     return red
 
 
