@@ -242,12 +242,6 @@ def test_a_divergence_is_one_line_and_two_orders_where_they_differ(four, orders)
         ["    ours adds       g1 + g0", "    reference adds  g0 + g1"] if len({*orders.values()}) > 1 else [])
 
 
-def test_peaks_that_do_not_fall_have_a_reason():
-    words = "Stage III does not lower the peak of Stage II: beside the states"
-    runs = [outcome(stages=("zero2", "zero3"), hidden=hidden, ranks=4, micro_batches=4) for hidden in ((), (40,) * 8)]
-    assert [words in " ".join(" ".join(printed(found)).split()) for found in runs] == [True, False]
-
-
 ONE = {"ranks": 1, "hidden": (), "steps": 2, "micro_batches": 1}
 """One layer of 6 · 3 + 3 = 21 numbers, Adam: 84 bytes of weights, 84 of gradients, 168 of state."""
 

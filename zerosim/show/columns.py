@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from zerosim.core import words as in_words
@@ -112,23 +111,6 @@ def meaning_of_sent(run: RunDocument) -> str:
             f"N = {run.ranks} ranks.)")
 
 
-def meaning_of_peak(run: RunDocument) -> str:
-    """The meaning, and why peaks do not fall from a stage to the next, which keeps less."""
-    meaning = ("largest memory of a rank at any time, with activations and messages; due is what the same code takes "
-               "on shapes, within bounds from the model's sizes")
-    rows = [(one.stage_words.sharded, one.fullest.kept_bytes, one.fullest.peak_bytes["total"], one) for one in run.rows]
-    pairs = [(one, other) for (less, most, low, one), (more, least, high, other) in pairwise(rows)
-             if {*less} < {*more} and least < most and high >= low]
-    if not pairs:
-        return meaning
-    unit, (one, other) = unit_of(run.rows), pairs[-1]
-    peak = other.fullest.peak_bytes["total"]
-    beside = in_unit(peak - other.fullest.kept_bytes, unit)
-    return (f"{meaning}. {other.name} does not lower the peak of {one.name}: beside the states that it keeps, a rank "
-            "holds whole weights or gradients of a unit (gradients of all units, if several micro-batches are added "
-            f"before the reduction), activations and messages ({beside} of {in_unit(peak, unit)} {unit.name})")
-
-
 FIGURES = (
     Figure(
         "layout", "layout",
@@ -160,8 +142,10 @@ FIGURES = (
         lambda row: row.most("messages"), frozenset({VERBOSE, PAGE}),
         by_rank=True, due="sent"),
     Figure(
-        "peak_bytes", "peak", meaning_of_peak, lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}),
-        due="peak"),
+        "peak_bytes", "peak",
+        "largest memory of a rank at any time: kept states, whole weights or gradients of a unit, activations and "
+        "messages; due is what the same code takes on shapes, within bounds from the model's sizes",
+        lambda row: row.fullest.peak_bytes["total"], frozenset({TERMINAL, PAGE}), due="peak"),
     *(Figure(
         f"{words}_peak_bytes", f"peak of\n{words}", f"largest memory of {KIND_WORDS[kind]} at any time",
         of_kind("peak_bytes", kind), frozenset({VERBOSE}), if_any=True,
@@ -218,7 +202,8 @@ def plain_rows(run: RunDocument) -> list[dict[str, Any]]:
         "name": row.name, "stage": row.stage, "equal": row.equal, "compared_with": row.compared_with,
         "final_loss": row.losses[-1] if row.losses else None, "test": row.test, "sample": row.sample,
         **{figure.key: figure.value(row) for figure in FIGURES},
-        "hidden": row.hidden, "train_seconds": row.seconds["train"], "weights_sha256": row.weights_sha256,
+        "hidden": row.trace and row.trace.hidden, "train_seconds": row.seconds["train"],
+        "weights_sha256": row.weights_sha256,
     } for row in run.rows]
 
 

@@ -241,11 +241,6 @@ class RowDocument(Judgement, Figures):
         return [step for step in steps if step.step == last]
 
     @property
-    def hidden(self) -> float | None:
-        """The share of the communication during which its rank computed; None without communication or trace."""
-        return self.trace.hidden if self.trace else None
-
-    @property
     def first_ns(self) -> int:
         """The time at which the first rank begins the traced step."""
         return min((step.begin_ns for step in self.traced), default=0)

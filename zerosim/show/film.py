@@ -293,15 +293,13 @@ def of_passes(title: str, passes: Passes) -> Panel:
            for at, slot in zip(*both, strict=True)}
     cells: list[list[Cell | None]] = [[None] * (numbers * chunks) for _ in passes]
     frames, last = [], "W" if any(slot.what == "W" for slot in now.values()) else "B"
-    waits, end = Counter[int](), 1 + max(map(max, begins))
+    end = 1 + max(map(max, begins))
     for time in range(end + 1):
         cells = [[None if cell is not None and cell.text == last else cell and replace(cell, looks=())
                   for cell in of_rank] for of_rank in cells]
         moves = list[Move]()
         for rank, of_rank in enumerate(cells):
-            slot = now.get((time, rank))
-            waits[rank] += slot is None and time < end
-            if slot is None:
+            if (slot := now.get((time, rank))) is None:
                 continue
             place = slot.micro_batch * chunks + slot.chunk
             of_rank[place] = Cell(slot.what, slot.micro_batch, None, ("new",))
@@ -310,7 +308,8 @@ def of_passes(title: str, passes: Passes) -> Panel:
                 moves.append((source, slot.micro_batch * chunks + chunk, rank, place, False, of_rank[place]))
         frames.append(Frame(f"time {time}" if time < end else "end", cells, moves, bars=[
             [("chunks kept", str(kept := sum(cell is not None for cell in of_rank)), [("activations", kept)]),
-             ("waited", str(waits[rank]), [("sent", waits[rank])])] for rank, of_rank in enumerate(cells)]))
+             ("waited", str(waited := min(time + 1, end) - sum(at <= time for at in begun)), [("sent", waited)])]
+            for begun, of_rank in zip(begins, cells, strict=True)]))
     return Panel(title, [("", f"micro-batch {number}") for number in range(numbers)], chunks, size, frames)
 
 

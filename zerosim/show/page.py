@@ -81,7 +81,8 @@ def page(runs: Sequence[RunDocument]) -> str:
         sections += [step(rows, [run.about_times for run in runs if run.about_times], ordered=any(
             run.times_mislead for run in runs)), Section("traffic", "Bytes between each pair of ranks", [
                 picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
-                *[picture(pictures.side_by_side([*map(pictures.partners, pairs)]),
+                *[picture({"concat": [*map(pictures.partners, pairs)], "columns": 4,
+                           "resolve": {"scale": {"opacity": "independent"}}},
                           "bytes from each rank to each other in a step")] * bool(pairs)]), Section(
             "losses", "Losses", [
                 *([note("All rows have the same losses, bit for bit.")] if same else []),

@@ -208,11 +208,6 @@ def partners(row: RowDocument) -> Spec:
             {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}]}
 
 
-def side_by_side(specs: Sequence[Spec], columns: int = 4) -> Spec:
-    """Small pictures in lines of at most `columns`."""
-    return {"concat": list(specs), "columns": columns, "resolve": {"scale": {"opacity": "independent"}}}
-
-
 def lane(span: Span) -> str:
     """The lane in which a span is drawn; copies beside the step, and other threads, have lanes of their own."""
     if span.lane == "offload":

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -42,9 +41,9 @@ from zerosim.show.columns import KIND_WORDS
 from zerosim.show.drawing import shown_schedule, strip
 from zerosim.show.film import Panel, film_page, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
-from zerosim.show.page import Head, Section, html, note
+from zerosim.show.page import Head
 from zerosim.show.proofs import on_tape, shown_transpose
-from zerosim.show.shown import Page, Picture, Shown, printed
+from zerosim.show.shown import Page, Picture, Shown
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.users_stage import as_stage
@@ -52,7 +51,7 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import overweight
-from zerosim.verdict.pipelines import Passes, bubble, held, in_lockstep, pass_lines
+from zerosim.verdict.pipelines import Passes, bubble, held, pass_lines
 from zerosim.worlds.local import StillRunning
 
 MOST_SHOWN_RANKS = 128
@@ -81,10 +80,6 @@ class RankEvent:
 
     sent_bytes: dict[int, int]
     held_bytes: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.held_bytes.values())
 
 
 @dataclass(frozen=True)
@@ -257,7 +252,7 @@ def recorded_passes(schedule: str, ranks: int) -> Passes:
 def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
     """Recorded passes of pipelines that display themselves, a line for each rank; a page shows them at the same time.
 
-    A row, one for each pass, has `schedule`, `rank`, `pass`, `micro_batch`, `chunk`, `begins`.
+    A row, one for each pass, has `schedule`, `rank`, `pass`, `micro_batch`, `chunk`.
     """
     name, size = " · ".join(schedule for schedule, _ in pipelines), len(pipelines[0][1])
     title = f"{name} on {plural(size, 'rank')}"
@@ -273,9 +268,8 @@ def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
         show_words(console, verdict)
 
     panels = [of_passes(schedule, passes) for schedule, passes in pipelines]
-    rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk, "begins": at}
-            for schedule, passes in pipelines for rank, both in enumerate(zip(passes, in_lockstep(passes), strict=True))
-            for (what, number, chunk), at in zip(*both, strict=True)]
+    rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
+            for schedule, passes in pipelines for rank, slots in enumerate(passes) for what, number, chunk in slots]
     return Shown(
         pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
         make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
@@ -352,20 +346,14 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
 
 
 def steps_page(steps: Sequence[RecordedStep]) -> Page:
-    """The page of a step, or of several stages at the same computation; as text where the code has no symbols."""
-    title, about = " · ".join(step.title for step in steps), "; ".join(dict.fromkeys(step.about for step in steps))
-    try:
-        films = [film_of(step) for step in steps]
-    except UsageError as error:
-        head = Head(title, [step.verdict for step in steps], all(step.fault is None for step in steps), about)
-        why = note(str(error))
-        drawings = [{"code": printed(partial(show_step, step=step), 2000)} for step in steps]
-        return Page(html([head], [Section("step", "Event by event", [why, *drawings])]), f"{title} step by step")
-    about = "; ".join([about, *(f"the cells of {step.title} are not those of its training: {difference}"
-                                for step, (_, difference) in zip(steps, films, strict=True) if difference)])
+    """The page of a step, or of several stages at the same computation; `UsageError` as of `film_of`."""
+    films = [film_of(step) for step in steps]
+    about = "; ".join([*dict.fromkeys(step.about for step in steps), *(
+        f"the cells of {step.title} are not those of its training: {difference}"
+        for step, (_, difference) in zip(steps, films, strict=True) if difference)])
     faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
               for line in step.verdict.split("\n")]
-    head = Head(title, faults or [steps[0].verdict], not faults, about)
+    head = Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about)
     return film_page(head, [panel for panel, _ in films], LEGEND)
 
 
@@ -375,11 +363,11 @@ def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
     Raises `UsageError` for too many ranks, and for code that does not run on symbols.
     """
     if step.config.ranks > MOST_DRAWN:
-        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, and {step.config.ranks} are too many")
+        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them all")
     try:
         contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
     except Exception as error:    # of a user's code
-        raise UsageError(f"The cells of this step are not drawn: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
     beside = [[part.held_bytes for part in event.ranks] for event in step.events]
     return of_step(step.title, contents, beside), first_difference(contents, step.events)
 
@@ -410,12 +398,12 @@ def show_step(console: Console, step: RecordedStep) -> None:
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
     show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the most "
                         "kB that a rank sends.", style="dim")
-    most = max(part.total for event in step.events for part in event.ranks)
+    most = max(sum(part.held_bytes.values()) for event in step.events for part in event.ranks)
 
     def cell(part: RankEvent) -> Text:
         drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
         drawn.pad_right(ROOM - len(drawn))
-        return drawn.append(f" {part.total / 1e3:>{FIGURE}.1f}")
+        return drawn.append(f" {sum(part.held_bytes.values()) / 1e3:>{FIGURE}.1f}")
 
     names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
     sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
