@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FOLDER", help="record the training, to compare it with another run")
     parser.add_argument("--noise", choices=("float64", "float32", "bfloat16", "float16"), default="",
                         help="with --record: move each initial weight by a rounding of this dtype")
-    parser.add_argument("--keep-weights", action="store_true", help="with --record on one rank: keep initial weights")
-    parser.add_argument("--start-from", metavar="FOLDER", default="",
-                        help="with --record: begin with the weights of --keep-weights, cut as shapes say")
     parser.add_argument("--same", metavar="FOLDER", nargs="+",
                         help="compare the record of a run with that of a reference, and with its repetition with "
                              "--noise: REFERENCE RUN [AGAIN]; needs no PyTorch")
@@ -74,8 +71,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     except ModuleNotFoundError as error:
         raise UsageError("PyTorch is not installed; pip install torch installs it") from error
     if arguments.record:
-        asked = replace(asked, recorder=same.Recording(arguments.double, arguments.noise, arguments.keep_weights and
-                                                       os.path.abspath(arguments.record), arguments.start_from))
+        asked = replace(asked, recorder=partial(same.recorder, arguments.double, arguments.noise))
     asked = checked.prepared(asked) if arguments.check or arguments.record else asked
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
@@ -95,9 +91,8 @@ def refuse(arguments: argparse.Namespace) -> None:
     if arguments.record and (arguments.check or arguments.judge or arguments.records or arguments.json):
         raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
                          "--same judges two records")
-    for flag in ("noise", "keep_weights", "start_from"):
-        if getattr(arguments, flag) and not arguments.record:
-            raise UsageError(f"--{flag.replace('_', '-')} is for --record")
+    if arguments.noise and not arguments.record:
+        raise UsageError("--noise is for --record")
 
 
 def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:

@@ -241,8 +241,6 @@ class Entry:
     name: str
     module: str = ""
     """The class of a module."""
-    call: int = 0
-    """Which of the step's calls of this module."""
     line: str = ""
     shape: tuple[int, ...] = ()
     """The shape of the whole tensor, of which this rank has `place`: a block, or a range of its flat elements."""
@@ -382,4 +380,6 @@ def read(file: Path) -> Record:
         except (ValueError, msgspec.MsgspecError) as error:
             raise RecordError(f"{file}: frame {len(frames) + 1} is damaged: {error}; check the run again") from None
         at = start + len(packed)
+    if not frames:
+        raise RecordError(f"{file} ends within its first frame; run the script again")
     return Record.of(frames)
