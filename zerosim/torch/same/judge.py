@@ -200,6 +200,7 @@ class Judge:
         due, order = self.reference.tokens(kind, step), self.reference.order(kind, step)
         scale = self.scale(step) if kind == "output gradient" else 1.0
         off: dict[int, dict[str, tuple[int, int]]] = {}
+        seen: dict[Any, list[Array]] = {}
         for (own, width), of_rank in self.other.tokens(kind, step).items():
             for rank, tokens in of_rank.items():
                 key = self.other.there(rank, own), width
@@ -208,6 +209,7 @@ class Judge:
                     limit, far = self.limit(kind, step, key, values), nearest(values, tokens / scale)[1]
                     off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
                     self.note(kind, float(far[far <= limit].max(initial=0)) / limit)
+                    seen.setdefault(key, []).append(tokens / scale)
         wrong: dict[str, Difference] = {}
         for rank, counts in off.items():
             last = next((name for name in reversed(order) if name in counts), "")
@@ -217,6 +219,12 @@ class Judge:
                 if count and counts[last][0] and not inside:
                     text = f"{count} of {plural(of, 'token')}"
                     wrong.setdefault(name, Difference(name, [], text)).ranks.append(rank)
+        for (name, width), parts in seen.items():
+            values = np.concatenate([*due[name, width].values()])
+            far = nearest(np.sort(np.concatenate(parts)), values[values != 0])[1]
+            lost = int((far > self.limit(kind, step, (name, width), values)).sum())
+            if lost and not any(counts.get(name, (0, 0))[0] for counts in off.values()):
+                wrong[name] = Difference(name, [], f"{lost} of {plural(len(values), 'token')} are on no rank")
         equal = {name for counts in off.values() for name in counts} - wrong.keys()
         return Compared([wrong[name] for name in order if name in wrong], [name for name in order if name in equal])
 
