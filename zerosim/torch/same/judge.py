@@ -297,16 +297,18 @@ class Judge:
 
         It is measured on all parameters, and infinite without a measure.
         """
+        if self.again is None:
+            return np.inf
         key = "factor", kind, step
-        if (*key, name) not in self.measured:
-            for other in self.reference.named(kind, step) if self.again is not None else ():
+        if key not in self.measured:
+            moved = {}
+            for other in self.reference.named(kind, step):
                 a, b = (np.concatenate(parts) for parts in zip(*self.pairs(kind, step, other), strict=True))
                 size = max(float(a @ a), 1e-300)
-                self.measured[*key, other] = max(abs(float(a @ b) / size - 1), float(np.linalg.norm(a - b)) / (
+                moved[*key, other] = max(abs(float(a @ b) / size - 1), float(np.linalg.norm(a - b)) / (
                     size * len(a)) ** 0.5)
-            self.measured.setdefault((*key, name), np.inf)
-            self.measured[key] = float(np.median([of for known, of in self.measured.items() if known[:3] == key]))
-        return MARGIN * max(self.measured[*key, name], self.measured[key], self.roundoff)
+            self.measured |= {**moved, key: float(np.median([*moved.values()]))}
+        return MARGIN * max(self.measured.get((*key, name), np.inf), self.measured[key], self.roundoff)
 
     # -- a step
 
