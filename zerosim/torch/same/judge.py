@@ -90,11 +90,6 @@ class Judge:
     def roundoff(self) -> float:
         return max(self.reference.roundoff, self.other.roundoff)
 
-    @property
-    def coarse(self) -> bool:
-        """Whether 16 bits are judged without a measure: step 1 alone, because optimizers may enlarge any difference."""
-        return self.again is None and self.roundoff > 1e-5
-
     # -- thresholds
 
     def limit(self, kind: str, step: int, name: Any, due: Array) -> float:
@@ -104,7 +99,7 @@ class Judge:
                                              self.reference.kinds.get((kind, step), [])), default=0.0)
         own = max(float(np.abs(due).max(initial=0)), LEAST * self.measured[kind, step], 1e-300)
         if self.again is None:
-            return (MARGIN if self.coarse else 1) * float(np.sqrt(self.roundoff)) * own
+            return float(np.sqrt(self.roundoff)) * own
         if (kind, step, name) not in self.measured:
             self.measured[kind, step, name] = max((
                 float(np.abs(a - b).max(initial=0)) for a, b in self.pairs(kind, step, name)), default=0.0)
@@ -175,20 +170,18 @@ class Judge:
                 for length in range(1, len(path)):
                     self.below.setdefault(".".join(path[1:length]), set()).add(whole.name)
         named = [whole for whole in lost if not whole.name.startswith("?")]
-        absent = due.keys() - {place.whole.name for place in self.places.values()}
+        absent = sorted(due.keys() - {place.whole.name for place in self.places.values()})
         if named:
-            first = named[0]
-            self.find("weight", 1, Difference(first.name, [*first.ranks], (
-                f"{len(named)} of {plural(len(own), 'tensor')} are no parts of the reference's, first {first.name} "
-                f"of shape {first.shape}: give both runs the same weights")))
+            self.find("weight", 1, Difference(named[0].name, [*named[0].ranks], (
+                f"{len(named)} of {plural(len(own), 'tensor')} are no parts of the reference's, first {named[0].name} "
+                f"of shape {named[0].shape}: give both runs the same weights")))
         elif absent:
-            self.find("weight", 1, Difference(min(absent), [], (
-                f"no rank has {plural(len(absent), 'parameter')} of the reference, first {min(absent)}")),
+            self.find("weight", 1, Difference(absent[0], [], (
+                f"no rank has {plural(len(absent), 'parameter')} of the reference, first {absent[0]}")),
                 "missing weights")
-        cut = {axis: len({place.whole.name for place in self.places.values() if place.axis == axis and place.cut})
-               for axis in ("rows", "columns")}
-        self.say("weight", f"{plural(len(own), 'tensor')} on {plural(len(self.other.ranks), 'rank')} are "
-                 f"parts of {len(due)}; {cut['rows']} are cut by rows, {cut['columns']} by columns")
+        cut = {place.whole.name for place in self.places.values() if place.cut}
+        self.say("weight", f"{plural(len(own), 'tensor')} on {plural(len(self.other.ranks), 'rank')} are parts of "
+                 f"{len(due)}, of which {len(cut)} are cut")
 
     # -- modules
 
@@ -198,19 +191,26 @@ class Judge:
         What is undone within a module, or before the last one, is no difference: parts of a sum may be added there.
         """
         due, order = self.reference.tokens(kind, step), self.reference.order(kind, step)
-        scale = self.scale(step) if kind == "output gradient" else 1.0
-        off: dict[int, dict[str, tuple[int, int]]] = {}
-        seen: dict[Any, list[Array]] = {}
+        parts: dict[Any, dict[int, Array]] = {}
         for (own, width), of_rank in self.other.tokens(kind, step).items():
             for rank, tokens in of_rank.items():
                 key = self.other.there(rank, own), width
                 if key in due and self.below.get(key[0], set()) <= self.held.get(rank, set()):
-                    values = np.sort(np.concatenate([*due[key].values()]))
-                    limit, far = self.limit(kind, step, key, values), nearest(values, tokens / scale)[1]
-                    off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
-                    self.note(kind, float(far[far <= limit].max(initial=0)) / limit)
-                    seen.setdefault(key, []).append(tokens / scale)
+                    parts.setdefault(key, {})[rank] = tokens
+        scales = (largest(parts[key]) / largest(due[key]) for key in due if key in parts and largest(due[key]))
+        scale = next(filter(None, scales), 1.0) if kind == "output gradient" else 1.0  # of a mean over fewer tokens
+        off: dict[int, dict[str, tuple[int, int]]] = {}
         wrong: dict[str, Difference] = {}
+        for key, of_rank in parts.items():
+            values = np.sort(np.concatenate([*due[key].values()]))
+            limit = self.limit(kind, step, key, values)
+            for rank, tokens in of_rank.items():
+                far = nearest(values, tokens / scale)[1]
+                off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
+                self.note(kind, float(far[far <= limit].max(initial=0)) / limit)
+            lost = nearest(np.sort(np.concatenate([*of_rank.values()]) / scale), values[values != 0])[1] > limit
+            if lost.any() and not any(off[rank][key[0]][0] for rank in of_rank):
+                wrong[key[0]] = Difference(key[0], [], f"{lost.sum()} of {plural(len(values), 'token')} are on no rank")
         for rank, counts in off.items():
             last = next((name for name in reversed(order) if name in counts), "")
             for name, (count, of) in counts.items():
@@ -219,29 +219,8 @@ class Judge:
                 if count and counts[last][0] and not inside:
                     text = f"{count} of {plural(of, 'token')}"
                     wrong.setdefault(name, Difference(name, [], text)).ranks.append(rank)
-        for (name, width), parts in seen.items():
-            values = np.concatenate([*due[name, width].values()])
-            far = nearest(np.sort(np.concatenate(parts)), values[values != 0])[1]
-            lost = int((far > self.limit(kind, step, (name, width), values)).sum())
-            if lost and not any(counts.get(name, (0, 0))[0] for counts in off.values()):
-                wrong[name] = Difference(name, [], f"{lost} of {plural(len(values), 'token')} are on no rank")
-        equal = {name for counts in off.values() for name in counts} - wrong.keys()
+        equal = {name for name, _ in parts} - wrong.keys()
         return Compared([wrong[name] for name in order if name in wrong], [name for name in order if name in equal])
-
-    def scale(self, step: int) -> float:
-        """By what gradients of outputs exceed the reference's: a loss may be a mean over fewer tokens.
-
-        It is that of the largest number of the first module in backward, whoever has it.
-        """
-        due, largest = self.reference.tokens("output gradient", step), dict[Any, float]()
-        for (name, width), of_rank in self.other.tokens("output gradient", step).items():
-            for rank, tokens in of_rank.items():
-                key = self.other.there(rank, name), width
-                largest[key] = max(largest.get(key, 0.0), float(np.abs(tokens).max(initial=0)))
-        for key in (key for key in due if largest.get(key)):
-            most = max(float(np.abs(tokens).max(initial=0)) for tokens in due[key].values())
-            return largest[key] / most if most else 1.0
-        return 1.0
 
     # -- parameters
 
@@ -301,7 +280,7 @@ class Judge:
             return np.inf
         key = "factor", kind, step
         if key not in self.measured:
-            moved = {}
+            moved: dict[tuple[Any, ...], float] = {}
             for other in self.reference.named(kind, step):
                 a, b = (np.concatenate(parts) for parts in zip(*self.pairs(kind, step, other), strict=True))
                 size = max(float(a @ a), 1e-300)
@@ -318,7 +297,8 @@ class Judge:
         for step in range(1, steps + 1):
             self.inputs(step)
         self.weights()
-        steps = min(steps, 1) if self.coarse else steps
+        if self.again is None and self.roundoff > 1e-5:
+            self.cannot = f"{CANNOT}: in 16 bits give a third record, of the reference with --noise"
         for step in range(1, steps + 1):
             self.step(step)
         if not self.findings and not self.cannot and self.reference.steps != self.other.steps:
@@ -330,7 +310,7 @@ class Judge:
     def step(self, step: int) -> None:
         """Compare a step stage by stage, and name the first difference, if parameters end up with another update."""
         if self.findings or self.cannot:
-            return None
+            return
         outcome = {kind: self.modules(kind, step) for kind in OF_MODULES} | {
             kind: self.tensors(kind, step) for kind in OF_PARAMETERS}
         if self.roundoff > 1e-12 and self.again is None:
@@ -345,10 +325,14 @@ class Judge:
             if wrong or equal:
                 of = plural(len(wrong) + len(equal), "module" if kind in OF_MODULES else "tensor")
                 self.say(kind, f"{len(equal)} of {of} of step {step}")
-        kind = next((kind for kind in OF_PARAMETERS if outcome[kind].wrong), "")
-        self.cannot = self.obstacle(step) if kind else ""
-        if not kind or self.cannot:
-            return None
+        if any(outcome[kind].wrong for kind in OF_PARAMETERS):
+            self.cannot = self.obstacle(step)
+            if not self.cannot:
+                self.blame(step, outcome, factor)
+
+    def blame(self, step: int, outcome: dict[str, Compared], factor: float | None) -> None:
+        """Name the first difference: `factor` is that of the loss, if it has a simple one."""
+        kind = next(kind for kind in OF_PARAMETERS if outcome[kind].wrong)
         if outcome["output"].wrong:
             return self.first_module("output", step, *outcome["output"])
         wrong, equal = outcome[kind]
@@ -367,8 +351,8 @@ class Judge:
             line = next((entry.line for _, entry in self.other.kinds.get(("loss", step), [])), "")
             of = f"{factor:g} times the reference's" if factor is not None else "no multiple of the reference's"
             share = f", and each gradient is {common:.4g} times the reference's" if common is not None else ""
-            return self.find("loss", step, Difference("", [], (
-                f"{loss:.9g}, {of}, {due:.9g}; outputs are equal{share}"), line=line))
+            text = f"{self.other.loss(step):.9g}, {of}, {self.reference.loss(step):.9g}; outputs are equal{share}"
+            return self.find("loss", step, Difference("", [], text, line=line))
         if outcome["output gradient"].wrong:
             return self.first_module("output gradient", step, *outcome["output gradient"])
         if len(wrong) > max(len(equal), 1) and not odd and (
@@ -436,7 +420,7 @@ class Judge:
         """The document `zerosim.check/3`."""
         wrong, verdicts = {finding.what for finding in self.findings}, []
         threshold = (f"{MARGIN} times what moving the weights by a rounding changes" if self.again is not None else
-                     f"{(MARGIN if self.coarse else 1) * np.sqrt(self.roundoff):.1e} of the largest number")
+                     f"{np.sqrt(self.roundoff):.1e} of the largest number")
         for number, what in enumerate(stage.what for stage in STAGES.values()):
             why = "; ".join(self.counts.get(what, [])[:4]) + (
                 f"; at most {self.worst[what]:.1g} of the threshold, {threshold}" if what in self.worst else "")
@@ -444,8 +428,7 @@ class Judge:
                 self.cannot if self.cannot and number > 1 else
                 f"equal are {why}; others {'follow the finding' if wrong else 'are parts of sums'}"
                 if what in self.unequal else
-                "in 32 bits and fewer give a third record, of --noise" + (
-                    "; without it only step 1 is judged in 16 bits" if self.coarse else "")
+                "in 32 bits give a third record, of --noise"
                 if what == "update" and self.roundoff > 1e-12 and self.again is None else
                 "" if self.counts.get(what) else "it was not seen")
             if what not in wrong:
@@ -454,6 +437,11 @@ class Judge:
         return {"schema": "zerosim.check/3", "findings": [vars(finding) for finding in self.findings], "suspicions": [],
                 "steps": steps, "updates": steps, "ranks": len(self.other.ranks), "micro_batches": 0, "parameters": 0,
                 "parameters_judged": 0, "verdicts": verdicts}
+
+
+def largest(of_ranks: dict[int, Array]) -> float:
+    """The largest absolute number of all ranks."""
+    return max(float(np.abs(numbers).max(initial=0)) for numbers in of_ranks.values())
 
 
 def simple(ratio: float, error: float) -> float | None:
