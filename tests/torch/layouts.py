@@ -22,7 +22,7 @@ from zerosim.torch.check.record import Entry
 from zerosim.torch.check.tensors import local
 from zerosim.torch.same.judge import CANNOT, same
 from zerosim.torch.same.recorder import LayoutRecorder
-from zerosim.torch.same.starting import Double, move
+from zerosim.torch.same.starting import Double
 
 WIDTH, HEADS, WORDS, LAYERS, LENGTH, BATCH, MICRO = 16, 4, 24, 4, 8, 2, 4
 
@@ -461,7 +461,7 @@ def in_32_bits():
         return lambda: train(world)
 
     reference = recorded(run(World()), nullcontext)
-    entries = recorded(run(World()), nullcontext, prepare=partial(move, dtype=torch.float32))
+    entries = recorded(run(World()), nullcontext, noise="float32")
     outcomes = []
     for fault in ("", "small"):
         ranks = [None] * dist.get_world_size()

@@ -110,10 +110,10 @@ class Window(Watch):
             self.facts.grouped = True
             self.facts.rank, self.facts.size = dist.get_rank(), dist.get_world_size()
 
-    def write(self, step: Step | None = None, ended: str = "") -> None:
+    def write(self, step: Step | None = None, **more: Any) -> None:
         """Write a frame, with what is known of the rank by now."""
         self.identify()
-        self.keep(Frame(self.facts, step, ended))
+        self.keep(Frame(self.facts, step, **more))
 
     # -- what every observer of a training watches
 

@@ -1,7 +1,6 @@
 """Makes what records a run in any layout, and compares the records of two runs."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,10 @@ LAST = 2
 
 def recorder(double: bool, noise: str, keep: Callable[[Frame], None], last: int | None) -> Any:
     """What records this rank, in 64 bits or with moved initial weights if it is asked to."""
-    import torch  # noqa: PLC0415 - a judge needs none
+    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - a judge needs no PyTorch
+    from zerosim.torch.same.starting import Double  # noqa: PLC0415 - as above
 
-    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - as above
-    from zerosim.torch.same.starting import Double, move  # noqa: PLC0415 - as above
-
-    recorder = LayoutRecorder(keep, last, partial(move, dtype=getattr(torch, noise)) if noise else None, noise)
+    recorder = LayoutRecorder(keep, last, noise)
     if double:
         recorder.leaving.enter_context(Double())
     return recorder

@@ -27,6 +27,7 @@ from zerosim.torch.check.sketch import PIECES, hashed
 from zerosim.torch.check.tensors import clipped_parameters, local, parameters_of, script_line
 from zerosim.torch.check.window import Window
 from zerosim.torch.same.record import is_range, matrix, span
+from zerosim.torch.same.starting import move
 
 
 @lru_cache(16)
@@ -91,14 +92,12 @@ def share_of(values: Any) -> tuple[bool, float]:
 class LayoutRecorder(Window):
     """Frames with the entries of this rank, given to `keep` update by update, for the steps to `last`.
 
-    A step ends where a model is called after an update. `prepare` is called with each module that is called as a root,
-    before its first forward.
+    A step ends where a model is called after an update. `noise` is the dtype by whose rounding the weights of each
+    module that is called as a root are moved, before its first forward.
     """
 
-    def __init__(self, keep: Callable[[Frame], None], last: int | None = None,
-                 prepare: Callable[[Any], None] | None = None, noise: str = "") -> None:
+    def __init__(self, keep: Callable[[Frame], None], last: int | None = None, noise: str = "") -> None:
         super().__init__(keep, 1, last)
-        self.prepare = prepare
         self.facts.recorded, self.facts.noise = f"1..{last or ''}", noise
         self.parents: Any = WeakIdKeyDictionary()
         """The modules that have been given each module as a part."""
@@ -150,8 +149,7 @@ class LayoutRecorder(Window):
     def flush(self) -> None:
         """Copy all numbers, and keep the entries."""
         self.copy()
-        self.identify()
-        self.keep(Frame(self.facts, entries=self.entries))
+        self.write(entries=self.entries)
         self.entries = []
 
     # -- modules
@@ -174,8 +172,8 @@ class LayoutRecorder(Window):
             while above := [parent for known in self.parents.get(root, ()) if (parent := known()) is not None]:
                 root = above[-1]
             self.know(root)
-            if self.prepare is not None:
-                self.prepare(root)
+            if self.facts.noise:
+                move(root, getattr(torch, self.facts.noise))
 
     def leave(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
         if not self.active or not training:
