@@ -197,20 +197,25 @@ class Judge:
                 key = self.other.there(rank, own), width
                 if key in due and self.below.get(key[0], set()) <= self.held.get(rank, set()):
                     parts.setdefault(key, {})[rank] = tokens
-        scales = (largest(parts[key]) / largest(due[key]) for key in due if key in parts and largest(due[key]))
-        scale = next(filter(None, scales), 1.0) if kind == "output gradient" else 1.0  # of a mean over fewer tokens
+        scale = 0.0
         off: dict[int, dict[str, tuple[int, int]]] = {}
-        wrong: dict[str, Difference] = {}
-        for key, of_rank in parts.items():
+        for key in (key for key in due if key in parts):
             values = np.sort(np.concatenate([*due[key].values()]))
-            limit = self.limit(kind, step, key, values)
-            for rank, tokens in of_rank.items():
+            own = np.sort(np.concatenate([*parts[key].values()]))
+            copies, limit = len(own) // len(values), self.limit(kind, step, key, values)
+            full = np.repeat(values, copies)
+            scale = scale or 1.0 if kind == "output" or len(full) != len(own) else (
+                scale or float(own @ full / max(float(full @ full), 1e-300)) or 1.0)  # of a mean over fewer tokens
+            for rank, tokens in parts[key].items():
                 far = nearest(values, tokens / scale)[1]
                 off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
                 self.note(kind, float(far[far <= limit].max(initial=0)) / limit)
-            lost = nearest(np.sort(np.concatenate([*of_rank.values()]) / scale), values[values != 0])[1] > limit
-            if lost.any() and not any(off[rank][key[0]][0] for rank in of_rank):
-                wrong[key[0]] = Difference(key[0], [], f"{lost.sum()} of {plural(len(values), 'token')} are on no rank")
+            far = distance(own / scale, full) if len(full) == len(own) else np.zeros(1)
+            if not any(off[rank][key[0]][0] for rank in parts[key]) and ((far > limit).any() or (
+                    len(full) == len(own) and along(full, own / scale) > self.along_limit(kind, step, key))):
+                for rank, tokens in parts[key].items():
+                    off[rank][key[0]] = max(1, int((far > limit).sum())), len(tokens)
+        wrong: dict[str, Difference] = {}
         for rank, counts in off.items():
             last = next((name for name in reversed(order) if name in counts), "")
             for name, (count, of) in counts.items():
@@ -256,7 +261,7 @@ class Judge:
                 error = max(error, most)
                 if kind != "updated" and axis == place.axis and error <= 1 and size:
                     factor = float(own @ values) / size
-                    error = max(error, abs(factor - 1) / self.factor_limit(kind, step, full.name))
+                    error = max(error, along(values, own) / self.along_limit(kind, step, full.name))
             self.note(kind, error if error <= 1 else 0.0)
             if error > 1:
                 compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
@@ -271,21 +276,20 @@ class Judge:
                 if rank in holders and place.whole.name in due and place.whole.name not in there)
         return compared
 
-    def factor_limit(self, kind: str, step: int, name: str) -> float:
-        """By how much a factor may be off, which is seen before its numbers are: what a rounding of the weights makes.
+    def along_limit(self, kind: str, step: int, name: Any) -> float:
+        """How far all numbers of a name may be off together, which is seen before each is: see `along`.
 
-        It is measured on all parameters, and infinite without a measure.
+        It is measured on all names, and infinite without a measure.
         """
         if self.again is None:
             return np.inf
-        key = "factor", kind, step
+        key = "along", kind, step
         if key not in self.measured:
             moved: dict[tuple[Any, ...], float] = {}
-            for other in self.reference.named(kind, step):
+            for other in (self.reference.tokens if kind in OF_MODULES else self.reference.named)(kind, step):
                 a, b = (np.concatenate(parts) for parts in zip(*self.pairs(kind, step, other), strict=True))
-                size = max(float(a @ a), 1e-300)
-                moved[*key, other] = max(abs(float(a @ b) / size - 1), float(np.linalg.norm(a - b)) / (
-                    size * len(a)) ** 0.5)
+                moved[*key, other] = max(along(a, b), float(np.linalg.norm(a - b)) / max(
+                    float(np.linalg.norm(a)), 1e-300) / len(a) ** 0.5)
             self.measured |= {**moved, key: float(np.median([*moved.values()]))}
         return MARGIN * max(self.measured.get((*key, name), np.inf), self.measured[key], self.roundoff)
 
@@ -315,6 +319,8 @@ class Judge:
             kind: self.tensors(kind, step) for kind in OF_PARAMETERS}
         if self.roundoff > 1e-12 and self.again is None:
             outcome["updated"] = Compared(self.others, [])
+        elif self.roundoff > 1e-12 and not outcome["updated"].wrong:
+            outcome["updated"].wrong.extend(self.others)
         loss, due = self.other.loss(step), self.reference.loss(step)
         factor = simple(loss / due if due else np.nan, self.limit("loss", step, "", np.array([due])) / abs(due or 1))
         times = "" if factor in (1, None) else f", {factor:g} times {due:.9g}"
@@ -372,13 +378,14 @@ class Judge:
         if len(runs) != 1 or all(("norm", step) in run.kinds for run in (self.other, self.reference)):
             return ""
         (name, run), = runs.items()
-        run.kinds["gradient", step] = run.kinds.pop(("clipped", step))
+        for one in (run, self.again) if self.again is not None and run is self.reference else (run,):
+            one.kinds["gradient", step] = one.kinds.pop(("clipped", step))
         return f"{name} alone clips by a function of PyTorch"
 
     @property
     def coarseness(self) -> float:
         """The relative error of a factor."""
-        return max(1e-6, 10 * float(np.sqrt(self.roundoff)))
+        return min(max(1e-6, 10 * float(np.sqrt(self.roundoff))), 0.05)
 
     def obstacle(self, step: int) -> str:
         """Why a difference in this step says nothing about the layout; empty if it does."""
@@ -439,16 +446,26 @@ class Judge:
                 "parameters_judged": 0, "verdicts": verdicts}
 
 
-def largest(of_ranks: dict[int, Array]) -> float:
-    """The largest absolute number of all ranks."""
-    return max(float(np.abs(numbers).max(initial=0)) for numbers in of_ranks.values())
+def along(a: Array, b: Array) -> float:
+    """How far `b` is from `a` along `a`, by a factor, and along ones, by a shift, as a part of `a`: the larger.
+
+    >>> along(np.array([3.0, -4.0]), np.array([6.0, -8.0])), along(np.array([3.0, -4.0]), np.array([8.0, 1.0]))
+    (1.0, 1.414213562373095)
+    """
+    size = max(float(np.linalg.norm(a)), 1e-300)
+    return float(max(abs((b - a) @ a) / size, abs((b - a).sum()) / len(a) ** 0.5) / size)
 
 
 def simple(ratio: float, error: float) -> float | None:
-    """The quotient of integers of at most 64 that a ratio is, within a relative error."""
-    for below in range(1, 65):
+    """The quotient of integers of at most 64 that a ratio is, within a relative error; of smaller ones if it is large.
+
+    >>> simple(1.5, 1e-9), simple(1.51, 1e-9), simple(0.85, 0.01)
+    (1.5, None, None)
+    """
+    most = int(min(64, max(4, 0.3 / max(error, 1e-12) ** 0.5)))
+    for below in range(1, most + 1):
         above = round(ratio * below) if np.isfinite(ratio) else 0
-        if 0 < above <= 64 and abs(ratio * below / above - 1) <= max(error, 1e-12):
+        if 0 < above <= most and abs(ratio * below / above - 1) <= max(error, 1e-12):
             return above / below
     return None
 
