@@ -221,7 +221,9 @@ class Judge:
             for name, (count, of) in counts.items():
                 above = {name[:at] for at in range(len(name)) if name[at] == "." or not at} - {name}
                 inside = kind == "output" and any(counts.get(module, (1, 0))[0] == 0 for module in above)
-                if count and counts[last][0] and not inside:
+                if count and not inside and (counts[last][0] or (self.again is not None and any(
+                        counts.get(later, (0, 0))[0] for later in order[order.index(name) + 1 :]
+                        if not later.startswith(f"{name.rpartition('.')[0]}.")))):  # noise may hide it in the last one
                     text = f"{count} of {plural(of, 'token')}"
                     wrong.setdefault(name, Difference(name, [], text)).ranks.append(rank)
         equal = {name for name, _ in parts} - wrong.keys()
@@ -361,8 +363,8 @@ class Judge:
             return self.find("loss", step, Difference("", [], text, line=line))
         if outcome["output gradient"].wrong:
             return self.first_module("output gradient", step, *outcome["output gradient"])
-        if len(wrong) > max(len(equal), 1) and not odd and (
-                by_hand or all(simple(share, self.coarseness) is None for share in shares.values())):
+        if len(wrong) > 1 and not odd and (by_hand or (len(wrong) > len(equal) and all(
+                simple(share, self.coarseness) is None for share in shares.values()))):
             kind, wrong[0].text = "clipped", by_hand or "no simple factor, as of clipping by hand with another norm"
         elif len(wrong) > len(equal) and 2 * len(odd) <= len(wrong):
             wrong = odd or wrong
