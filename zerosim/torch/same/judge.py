@@ -366,8 +366,8 @@ class Judge:
         if len(wrong) > 1 and not odd and (by_hand or (len(wrong) > len(equal) and all(
                 simple(share, self.coarseness) is None for share in shares.values()))):
             kind, wrong[0].text = "clipped", by_hand or "no simple factor, as of clipping by hand with another norm"
-        elif len(wrong) > len(equal) and 2 * len(odd) <= len(wrong):
-            wrong = odd or wrong
+        elif odd and len(wrong) > len(equal) and 2 * len(odd) <= len(wrong):
+            wrong, equal = odd, [*equal, *(one.name for one in wrong if one not in odd)]
         return self.first_parameter(kind, step, wrong, equal)
 
     def align_clipping(self, step: int) -> str:
@@ -387,7 +387,7 @@ class Judge:
     @property
     def coarseness(self) -> float:
         """The relative error of a factor."""
-        return min(max(1e-6, 10 * float(np.sqrt(self.roundoff))), 0.05)
+        return min(max(1e-6, 10 * float(np.sqrt(self.roundoff))), 0.1)
 
     def obstacle(self, step: int) -> str:
         """Why a difference in this step says nothing about the layout; empty if it does."""
