@@ -5,6 +5,7 @@ updated weights decide. Where they differ, outputs forward, the loss and gradien
 began, and the first is the finding. A module whose difference is undone later is not accused: parts may be added there.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,9 +40,9 @@ STAGES = {
     "output": Stage("outputs", "another output", "forward"),
     "loss": Stage("loss", "another loss"),
     "output gradient": Stage("gradients of outputs", "another gradient of an output", "backward"),
-    "gradient": Stage("gradient", "another gradient", "the gradient", ("outputs", "loss", "gradients of outputs")),
-    "clipped": Stage("clipping", "another clipping", "the clipped gradient", ("outputs", "loss", "gradient")),
-    "updated": Stage("update", "another update", "the updated weight", ("outputs", "loss", "gradient")),
+    "gradient": Stage("gradient", "another gradient", "the gradient", ("output", "loss", "output gradient")),
+    "clipped": Stage("clipping", "another clipping", "the clipped gradient", ("output", "loss", "gradient")),
+    "updated": Stage("update", "another update", "the updated weight", ("output", "loss", "gradient")),
 }
 OF_MODULES, OF_PARAMETERS = ("output", "output gradient"), ("gradient", "clipped", "updated")
 
@@ -71,8 +72,8 @@ class Judge:
     reference: Run
     other: Run
     again: Run | None = None
-    counts: dict[str, list[str]] = field(default_factory=dict)
-    worst: dict[str, float] = field(default_factory=dict)
+    counts: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    worst: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     places: dict[tuple[int, str], Place] = field(default_factory=dict)
     held: dict[int, set[str]] = field(default_factory=dict)
     """The parameters of which each rank has a part."""
@@ -114,13 +115,6 @@ class Judge:
                 for run in (self.reference, self.again))
         return [(a, b) for a, b in zip(*both, strict=False) if a.shape == b.shape]
 
-    def note(self, kind: str, error: float) -> None:
-        what = STAGES[kind].what
-        self.worst[what] = max(self.worst.get(what, 0.0), error)
-
-    def say(self, kind: str, text: str) -> None:
-        self.counts.setdefault(STAGES[kind].what, []).append(text)
-
     def find(self, kind: str, step: int, difference: Difference, cause: str = "") -> None:
         ranks = difference.ranks
         on = f", on {plural(len(ranks), 'rank')[2:]} {', '.join(map(str, ranks))}" if ranks else ""
@@ -149,7 +143,7 @@ class Judge:
                         ranks.append(rank)
                 times = total / counts
                 if not ranks and times.any() and np.ptp(times) == 0:
-                    self.say("input", f"{plural(len(due), 'token')} of argument {key[0]} in step {step}")
+                    self.counts["input"].append(f"{plural(len(due), 'token')} of argument {key[0]} in step {step}")
                 elif name == key and (ranks or times.any()):
                     text = (f"argument {key[0]} has tokens that the reference's batch has not" if ranks else
                             f"{int((times == 0).sum())} of {len(values)} different tokens of the reference's batch are "
@@ -180,8 +174,8 @@ class Judge:
                 f"no rank has {plural(len(absent), 'parameter')} of the reference, first {absent[0]}")),
                 "missing weights")
         cut = {place.whole.name for place in self.places.values() if place.cut}
-        self.say("weight", f"{plural(len(own), 'tensor')} on {plural(len(self.other.ranks), 'rank')} are parts of "
-                 f"{len(due)}, of which {len(cut)} are cut")
+        self.counts["weight"].append(f"{plural(len(own), 'tensor')} on {plural(len(self.other.ranks), 'rank')} are "
+                                     f"parts of {len(due)}, of which {len(cut)} are cut")
 
     # -- modules
 
@@ -197,22 +191,22 @@ class Judge:
                 key = self.other.there(rank, own), width
                 if key in due and self.below.get(key[0], set()) <= self.held.get(rank, set()):
                     parts.setdefault(key, {})[rank] = tokens
-        scale = 0.0
+        scale, known = 1.0, False
         off: dict[int, dict[str, tuple[int, int]]] = {}
         for key in (key for key in due if key in parts):
             values = np.sort(np.concatenate([*due[key].values()]))
             own = np.sort(np.concatenate([*parts[key].values()]))
-            copies, limit = len(own) // len(values), self.limit(kind, step, key, values)
-            full = np.repeat(values, copies)
-            scale = scale or 1.0 if kind == "output" or len(full) != len(own) else (
-                scale or float(own @ full / max(float(full @ full), 1e-300)) or 1.0)  # of a mean over fewer tokens
+            limit, full = self.limit(kind, step, key, values), np.repeat(values, len(own) // max(1, len(values)))
+            whole = 0 < len(full) == len(own)
+            if whole and not known and kind == "output gradient":  # of a loss that is a mean over fewer tokens
+                known, scale = True, float(own @ full / max(float(full @ full), 1e-300)) or 1.0
             for rank, tokens in parts[key].items():
                 far = nearest(values, tokens / scale)[1]
                 off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
-                self.note(kind, float(far[far <= limit].max(initial=0)) / limit)
-            far = distance(own / scale, full) if len(full) == len(own) else np.zeros(1)
-            if not any(off[rank][key[0]][0] for rank in parts[key]) and ((far > limit).any() or (
-                    len(full) == len(own) and along(full, own / scale) > self.along_limit(kind, step, key))):
+                self.worst[kind] = max(self.worst[kind], float(far[far <= limit].max(initial=0)) / limit)
+            far = distance(own / scale, full) if whole else np.zeros(1)
+            if whole and not any(off[rank][key[0]][0] for rank in parts[key]) and (
+                    (far > limit).any() or along(full, own / scale) > self.along_limit(kind, step, key)):
                 for rank, tokens in parts[key].items():
                     off[rank][key[0]] = max(1, int((far > limit).sum())), len(tokens)
         wrong: dict[str, Difference] = {}
@@ -264,11 +258,11 @@ class Judge:
                 if kind != "updated" and axis == place.axis and error <= 1 and size:
                     factor = float(own @ values) / size
                     error = max(error, along(values, own) / self.along_limit(kind, step, full.name))
-            self.note(kind, error if error <= 1 else 0.0)
             if error > 1:
                 compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
             else:
                 compared.equal.append(full.name)
+                self.worst[kind] = max(self.worst[kind], error)
         if kind == "gradient":
             there = {*compared.equal, *(one.name for one in compared.wrong)}
             holders = {rank for rank, _ in self.other.kinds.get((kind, step), [])}
@@ -289,10 +283,12 @@ class Judge:
         if key not in self.measured:
             moved: dict[tuple[Any, ...], float] = {}
             for other in (self.reference.tokens if kind in OF_MODULES else self.reference.named)(kind, step):
-                a, b = (np.concatenate(parts) for parts in zip(*self.pairs(kind, step, other), strict=True))
-                moved[*key, other] = max(along(a, b), float(np.linalg.norm(a - b)) / max(
-                    float(np.linalg.norm(a)), 1e-300) / len(a) ** 0.5)
-            self.measured |= {**moved, key: float(np.median([*moved.values()]))}
+                both = [pair for pair in self.pairs(kind, step, other) if len(pair[0])]
+                if both:
+                    a, b = (np.concatenate(parts) for parts in zip(*both, strict=True))
+                    moved[*key, other] = max(along(a, b), float(np.linalg.norm(a - b)) / max(
+                        float(np.linalg.norm(a)), 1e-300) / len(a) ** 0.5)
+            self.measured |= {**moved, key: float(np.median([*moved.values()] or [np.inf]))}
         return MARGIN * max(self.measured.get((*key, name), np.inf), self.measured[key], self.roundoff)
 
     # -- a step
@@ -326,13 +322,13 @@ class Judge:
         loss, due = self.other.loss(step), self.reference.loss(step)
         factor = simple(loss / due if due else np.nan, self.limit("loss", step, "", np.array([due])) / abs(due or 1))
         times = "" if factor in (1, None) else f", {factor:g} times {due:.9g}"
-        self.say("loss", f"{loss:.9g} in step {step}{times}")
+        self.counts["loss"].append(f"{loss:.9g} in step {step}{times}")
         for kind, (wrong, equal) in outcome.items():
             if wrong:
-                self.unequal.add(STAGES[kind].what)
+                self.unequal.add(kind)
             if wrong or equal:
                 of = plural(len(wrong) + len(equal), "module" if kind in OF_MODULES else "tensor")
-                self.say(kind, f"{len(equal)} of {of} of step {step}")
+                self.counts[kind].append(f"{len(equal)} of {of} of step {step}")
         if any(outcome[kind].wrong for kind in OF_PARAMETERS):
             self.cannot = self.obstacle(step)
             if not self.cannot:
@@ -421,7 +417,7 @@ class Judge:
             f"{STAGES[kind].words} of {first.name} is {times} ({many}: {', '.join(names[:4])}"
             f"{' …' if len(names) > 4 else ''})", first.text,
             f"the norm is {norms[0]}, and {norms[1]} in the reference" if len(norms) == 2 else
-            f"{' and '.join(one for one in STAGES[kind].before if one not in self.unequal)} are equal"]))
+            f"{' and '.join(STAGES[one].what for one in STAGES[kind].before if one not in self.unequal)} are equal"]))
         first.ranks = sorted({rank for one in wrong if one.name == first.name for rank in one.ranks})
         self.find(kind, step, first)
 
@@ -430,18 +426,18 @@ class Judge:
         wrong, verdicts = {finding.what for finding in self.findings}, []
         threshold = (f"{MARGIN} times what moving the weights by a rounding changes" if self.again is not None else
                      f"{np.sqrt(self.roundoff):.1e} of the largest number")
-        for number, what in enumerate(stage.what for stage in STAGES.values()):
-            why = "; ".join(self.counts.get(what, [])[:4]) + (
-                f"; at most {self.worst[what]:.1g} of the threshold, {threshold}" if what in self.worst else "")
+        for kind, stage in STAGES.items():
+            why = "; ".join(self.counts[kind][:4]) + (
+                f"; at most {self.worst[kind]:.1g} of the threshold, {threshold}" if kind in self.worst else "")
             reason = (
-                self.cannot if self.cannot and number > 1 else
+                self.cannot if self.cannot and kind not in ("input", "weight") else
                 f"equal are {why}; others {'follow the finding' if wrong else 'are parts of sums'}"
-                if what in self.unequal else
+                if kind in self.unequal else
                 "in 32 bits give a third record, of --noise"
-                if what == "update" and self.roundoff > 1e-12 and self.again is None else
-                "" if self.counts.get(what) else "it was not seen")
-            if what not in wrong:
-                verdicts.append({"what": what, "verdict": NOT_JUDGED if reason else SAME, "why": reason or why,
+                if kind == "updated" and self.roundoff > 1e-12 and self.again is None else
+                "" if self.counts[kind] else "it was not seen")
+            if stage.what not in wrong:
+                verdicts.append({"what": stage.what, "verdict": NOT_JUDGED if reason else SAME, "why": reason or why,
                                  "judged": 0 if reason else steps, "of": steps})
         return {"schema": "zerosim.check/3", "findings": [vars(finding) for finding in self.findings], "suspicions": [],
                 "steps": steps, "updates": steps, "ranks": len(self.other.ranks), "micro_batches": 0, "parameters": 0,
