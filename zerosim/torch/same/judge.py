@@ -165,7 +165,11 @@ class Judge:
                     self.below.setdefault(".".join(path[1:length]), set()).add(whole.name)
         named = [whole for whole in lost if not whole.name.startswith("?")]
         absent = sorted(due.keys() - {place.whole.name for place in self.places.values()})
-        if named:
+        if named and any(whole.rows.size * whole.columns.size < named[0].rows.size * named[0].columns.size
+                         for whole in due.get(named[0].name, [])):
+            self.cannot = (f"{CANNOT}: the reference holds {named[0].name} in smaller parts; "
+                           "take a reference on fewer ranks")
+        elif named:
             self.find("weight", 1, Difference(named[0].name, [*named[0].ranks], (
                 f"{len(named)} of {plural(len(own), 'tensor')} are no parts of the reference's, first {named[0].name} "
                 f"of shape {named[0].shape}: give both runs the same weights")))
