@@ -107,15 +107,6 @@ class Linear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x):
-        return functional.rms_norm(x, (WIDTH,), self.weight)
-
-
 class Attention(nn.Module):
     def __init__(self, world, draw):
         super().__init__()
@@ -165,7 +156,7 @@ class Block(nn.Module):
     def __init__(self, world, draw, experts):
         super().__init__()
         self.world = world
-        self.norm, self.attention, self.norm2 = Norm(), Attention(world, draw), Norm()
+        self.norm, self.attention, self.norm2 = nn.RMSNorm(WIDTH), Attention(world, draw), nn.RMSNorm(WIDTH)
         up, down = draw(2 * WIDTH, WIDTH), draw(WIDTH, 2 * WIDTH)
         self.experts = Experts(world, draw) if experts else None
         if not experts:
@@ -211,7 +202,7 @@ class Model(nn.Module):
         blocks = [Block(world, draw, world.experts and number == 1) for number in range(LAYERS)]
         self.blocks = nn.ModuleList(blocks[stage * LAYERS // stages : (stage + 1) * LAYERS // stages])
         self.embed = Embedding(world, words, cut=not world.tied) if stage == 0 else None
-        self.norm = Norm() if stage == stages - 1 else None
+        self.norm = nn.RMSNorm(WIDTH) if stage == stages - 1 else None
         self.head = Linear(words if world.tied else head) if stage == stages - 1 else None
         if world.tied and stages == 1:
             self.head.weight = self.embed.weight
