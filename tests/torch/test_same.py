@@ -95,12 +95,12 @@ sys.exit(start())
 
 def test_records_are_compared_without_pytorch_and_without_an_mpi_library(tmp_path):
     """The second run has twice the gradient, draws random numbers, or has numbers that are none."""
-    def run(name, factor=1.0, kinds=()):
+    def run(name, factor=1.0, kinds=(), roundoff=2**-53):
         (tmp_path / name).mkdir()
         facts = Facts(recorded="1..2", updates={0: 1})
         rows = {"weight": 1.0, "output": 1.0, "loss": 1.0, "gradient": factor, "updated": 1.0}
         entries = [Entry(kind, 1, "a.w" if kind in ("weight", "gradient", "updated") else "a", shape=(3, 2),
-                         place=((0, 3), (0, 2)), group=[0], roundoff=2**-53, rows=factor * np.arange(1.0, 4.0),
+                         place=((0, 3), (0, 2)), group=[0], roundoff=roundoff, rows=factor * np.arange(1.0, 4.0),
                          columns=factor * np.arange(1.0, 3.0)) for kind, factor in rows.items()]
         with open(tmp_path / name / "rank00000", "wb") as file:
             write(Frame(facts, entries=[*entries, *(Entry(kind, 1, "a", line="x.py:1") for kind in kinds)]), file)
@@ -110,6 +110,7 @@ def test_records_are_compared_without_pytorch_and_without_an_mpi_library(tmp_pat
     one = run("one")
     for other, code, said in ((run("equal"), 0, "no findings"), (run("double", 2.0), 1, "is 2 times the reference's"),
                               (run("nan", np.nan), 1, "another gradient"),
+                              (run("short", roundoff=2**-8), 2, "in 16 bits give a third record"),
                               (run("drawn", 2.0, ["random"]), 2, "this run draws random numbers in the forward of a")):
         outcome = subprocess.run([sys.executable, "-c", ALONE, "--same", one, other], capture_output=True, text=True,
                                  check=False, env=PLAIN)
