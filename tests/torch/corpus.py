@@ -1594,7 +1594,7 @@ def main(names):
                 raise
             text = f"FAILED {type(error).__name__}: {error}"
         failures, count = failures + bool(text), count + 1
-        suspicious += [name] * bool(known and not known.cause and said.get("suspicions"))
+        suspicious += [f"{name} ({each['cause']})" for each in said.get("suspicions", ()) if not known.cause]
         if dist.get_rank() == 0 and (text or names):
             print(f"{name}: {text or 'as it should be'}", flush=True)
             for part in ("verdicts", "findings", "suspicions") if names and said else ():

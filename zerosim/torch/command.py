@@ -116,7 +116,7 @@ def judge(arguments: argparse.Namespace, asked: checked.Asked) -> int:
     """Judge records: those of an earlier run, or of this one once its launcher is gone."""
     folder = Path(arguments.judge)
     if arguments.after:
-        return checked.stay(folder, arguments.after, asked)
+        return checked.stay(replace(asked, folder=str(folder)), arguments.after)
     if not any(folder.glob("rank?????")):
         raise UsageError(f"--judge {folder}: no records of ranks are there; name the folder of --records")
     with suppress(OSError, RecordError):
