@@ -10,7 +10,7 @@ import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import Activation, Gathered, Record, Sketched, Step
+from zerosim.torch.check.record import KEPT, Activation, Gathered, Record, Sketched, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -32,34 +32,32 @@ def differences(steps: list[Step], experts: Iterable[str] = ()) -> Iterator[tupl
 
 def together(records: list[Record], steps: list[Step]) -> bool:
     """Whether the ranks train one model: a trainer reduces over them, or their optimizers see the same gradients."""
-    return bool(records[0].facts.trainer) or reduces(steps)
+    sums = [step.gradients[name].sums for name in [*steps[0].gradients][:1] for step in steps if name in step.gradients]
+    return bool(records[0].facts.trainer) or (
+        len(sums) == len(steps) and all(np.array_equal(numbers, sums[0]) for numbers in sums))
 
 
 def weights(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> bool:
     """Whether all ranks hold the same weights; else it makes no sense to compare what they compute with them."""
-    first = previous is None
+    first, facts = previous is None, records[0].facts
     what = "initial weights" if first and steps[0].number == 1 else "replicas"
     others(book, steps)
-    difference = next(differences(steps, records[0].facts.experts), None)
+    difference = next(differences(steps, facts.experts), None)
     if difference is not None:
         name, other, rank = difference
         if first and not together(records, steps):
-            book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
-            book.judge("gradient", NOT_JUDGED, "each rank has a model of its own, without a trainer")
+            for subject in (what, "gradient"):
+                book.judge(subject, NOT_JUDGED, "each rank has a model of its own, without a trainer")
             return False
         if not book.findings:
-            text, by_hand = f"{name} has different bits than on rank {steps[other].rank}", bool(records[0].facts.row)
-            if what == "initial weights":
-                book.find(steps[rank], "other initial weights", text, name, proved=not by_hand)
-            else:
-                book.find(steps[rank], "replicas have drifted apart", text, name,
-                          proved=not (by_hand or book.may_average))
+            cause = "other initial weights" if what == "initial weights" else "replicas have drifted apart"
+            book.find(steps[rank], cause, f"{name} has different bits than on rank {steps[other].rank}", name)
         book.diverged = book.diverged or steps[0].number
         return first
-    if book.diverged and steps[0].number > book.diverged and not records[0].facts.wrapped_again:
+    if book.diverged and steps[0].number > book.diverged and not facts.wrapped_again:
         book.rejoined = True
     for kind in ("buffers", "wrapped") if first else ():
-        for name in getattr(records[0].facts, kind):
+        for name in getattr(facts, kind):
             values = [getattr(record.facts, kind).get(name) for record in records]
             differing = first_different(values)
             if differing is None or None in values:
@@ -68,45 +66,37 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
                 f"{name} was initialised with other values than on rank 0, and sharding does not broadcast: the "
                 f"model is a patchwork of {len(values)} initialisations")
             book.find(steps[differing], "other initial weights", text, name, proved=kind == "wrapped",
-                      line=records[0].facts.wrapping_line if kind == "wrapped" else "")
+                      line=facts.wrapping_line if kind == "wrapped" else "")
             if kind == "wrapped":
                 return True
-    if len(steps) > 1:
-        book.judge(what, EQUAL, "all ranks hold the same bits")
-    else:
-        book.judge(what, NOT_JUDGED, "there is one rank")
+    verdict = (EQUAL, "all ranks hold the same bits") if len(steps) > 1 else (NOT_JUDGED, "there is one rank")
+    book.judge(what, *verdict)
     return True
 
 
 def others(book: Book, steps: list[Step]) -> None:
-    """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change."""
+    """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change.
+
+    A sharded tensor that is in no module may be anything, such as a gradient that is kept, until it has changed.
+    """
     for name in steps[0].others if all(step.others for step in steps) else ():
         now = {rank: (step.others[name].key, step.others[name].bits) for rank, step in enumerate(steps)
                if name in step.others and all(stop > start for start, stop in step.others[name].key)}
         then = book.copies.setdefault(name, dict(now))
+        moved, still = ([rank for rank in now if rank in then and (then[rank] != now[rank]) is changed]
+                        for changed in (True, False))
         places = dict[object, tuple[int, int]]()
         for rank, (key, bits) in now.items():
             other, of_other = places.setdefault(key, (rank, bits))
-            if of_other != bits:
+            if of_other != bits and (moved or not name.startswith(KEPT)):
                 book.find(steps[rank], "a model without an optimizer differs",
                           f"{name} has different bits than on rank {steps[other].rank}", name, proved=False)
-        moved = [rank for rank in now if rank in then and then[rank] != now[rank]]
-        still = [rank for rank in now if rank in then and then[rank] == now[rank]]
         if len(places) == len(now) > 1 and moved and still:
-            alike = all(then_of.get(rank) == (step.others[other].key, step.others[other].bits)
-                        for other, then_of in book.copies.items() for rank in still
-                        for step in [steps[rank]] if other in step.others)
+            alike = all(then_of.get(rank) == (steps[rank].others[other].key, steps[rank].others[other].bits)
+                        for other, then_of in book.copies.items() for rank in still if other in steps[rank].others)
             book.find(steps[still[0]], "a model without an optimizer differs",
                       f"the shard of {name} has never changed here, and has on rank {steps[moved[0]].rank}", name,
                       proved=alike)
-
-
-def reduces(steps: list[Step]) -> bool:
-    """Whether the optimizers see the same gradient on all ranks."""
-    name = next(iter(steps[0].gradients), "")
-    gradients = [step.gradients.get(name) for step in steps]
-    return all(gradient is not None and gradients[0] is not None and len(gradient.sums) == len(gradients[0].sums)
-               and not (gradient.sums != gradients[0].sums).any() for gradient in gradients)
 
 
 def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
@@ -170,7 +160,7 @@ def same_samples(book: Book, records: list[Record]) -> None:
         here, there = ([{batch.given for batch in step.batches} for step in records[each].steps if step.batches]
                        for each in (rank, other))
         always = set.intersection(*here) if len(here) > 1 and not set.union(*here) <= set.union(*there) else set()
-        proved = bool(records[0].facts.trainer) and len(book.twins[other, rank]) > 1 and all(book.twins[other, rank])
+        proved = book.known["trained"] and len(book.twins[other, rank]) > 1 and all(book.twins[other, rank])
         for step, number, batch in seen:
             if proved or batch.given not in always:
                 book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "

@@ -38,8 +38,8 @@ class Book:
     findings: dict[str, CheckFinding] = field(default_factory=dict)
     suspicions: dict[str, CheckFinding] = field(default_factory=dict)
     verdicts: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    may_average: bool = False
-    """Whether ranks may train apart and average their weights at a time that was not seen."""
+    known: dict[str, bool] = field(default_factory=dict)
+    """Which evidence the run as a whole has, by its name in the table of causes."""
     diverged: int = 0
     """The first step before which replicas had different weights."""
     rejoined: bool = False
@@ -60,11 +60,10 @@ class Book:
     """For each weight that no optimizer has, its place and its first digest on each rank."""
 
     def find(self, step: Step, cause: str, text: str, parameter: str = "", elements: int = 0, line: str = "",
-             proved: bool = True) -> None:
-        """Write down a finding if its evidence is complete, else a suspicion."""
-        row = CAUSES.get(cause)
-        assert row is not None, cause
-        proved = proved and bool(row.proof)
+             proved: bool = True, **evidence: bool) -> None:
+        """Write down a finding if all its evidence is there, what the table names and `proved`; else a suspicion."""
+        row, known = CAUSES[cause], self.known | evidence
+        proved = proved and bool(row.proof) and all(known[need] for need in row.needs)
         text += "" if proved or not row.excluded else f"; this is right with {row.excluded}"
         finding = CheckFinding(row.what, step.number, step.rank, cause, text, parameter, elements, line or step.line)
         (self.findings if proved else self.suspicions).setdefault(cause, finding)

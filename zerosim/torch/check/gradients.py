@@ -3,14 +3,14 @@
 Sketches are linear, so the sketch of what any program would have got is computed from those of the terms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from zerosim.torch.check.causes import CAUSES
 from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
 
 SURE = 8.0
@@ -244,11 +244,11 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
 
 
 class Explanation(NamedTuple):
-    """The cause of a wrong gradient and its words; an empty cause and a reason if it is not judged."""
+    """The cause of a wrong gradient, its words and evidence; an empty cause and a reason if it is not judged."""
 
     cause: str
     text: str
-    proved: bool = False
+    evidence: Mapping[str, bool] = MappingProxyType({})
 
 
 def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
@@ -304,20 +304,19 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
                     ("the mean of a smaller group", f"it is the mean over ranks {listed(members)} only"))
 
 
-def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool) -> Explanation:
+def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
     """The cause and its explanation; an empty cause and a reason if this is neither found nor suspicious.
 
-    `others` are the other right answers: a cause must explain the gradient better than each of them. `may_average` says
-    that the ranks may train apart.
+    `others` are the other right answers: a cause must explain the gradient better than each of them.
     """
     facts = answer.records[0].facts
     touched = [step.touched for step in answer.steps]
-    by_trainer = bool(facts.trainer) and not (facts.own_hook or facts.divisor or facts.row or facts.communicates)
+    known = {"untouched": not any(touched), "scaler": answer.steps[0].scaler, "trainer": bool(facts.trainer) and not (
+        facts.own_hook or facts.divisor or facts.row or facts.communicates)}
     if view.gradient is None or not view.gradient[view.mask].any():
         if any(touched) and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
             return Explanation("", "the script takes gradients away from some parameters")
-        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared",
-                           not any(touched))
+        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared", known)
     mean = answer.mean(view.rank)
     values = [(answer.distance(value, view), value, cause, text) for value, cause, text in candidates(answer, view)]
     nearest = min((distance for distance, *_ in values), default=np.inf)
@@ -337,20 +336,18 @@ def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool
             if facts.communicates:
                 return Explanation("", "the loss may be one of all ranks, which communicate within the forward "
                                    f"({text})")
-        known = {"bound": same, "trainer": by_trainer, "untouched": not any(touched), "scaler": answer.steps[0].scaler,
-                 "together": not may_average or "the last backward did not reduce" in text}
-        return Explanation(cause, text, all(known[need] for need in CAUSES[cause].needs))
+        apart = {"together": True} if "the last backward did not reduce" in text else {}
+        return Explanation(cause, text, known | apart | {"bound": same})
     ratio = answer.ratio(view)
     if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
         ratios = [answer.ratio(other) for other in answer.views]
         if max(ratios) - min(ratios) > 1e-3 * abs(ratio):
             return Explanation("clipping by the local norm", "each rank has scaled the mean by a factor of its own: "
                                + ", ".join(f"{factor:.4g}" for factor in ratios),
-                               answer.is_value(view, ratio * mean))
+                               {"bound": answer.is_value(view, ratio * mean)})
         if all(touched):
             return Explanation("", f"{CHANGED}, by about {ratio:.6g}")
-    proved = by_trainer and not any(touched)
-    return next(filter(None, (weighted(each, view, proved) for each in (answer, *others))), None) or unexplained(
+    return next(filter(None, (weighted(each, view, known) for each in (answer, *others))), None) or unexplained(
         answer, view, touched)
 
 
@@ -367,10 +364,10 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
     return Explanation("no order of addition explains it", (
         f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks"
         + ("; the script has changed the gradient on this rank" if any(touched) else "")),
-        not any(touched) and not facts.row)
+        {"untouched": not any(touched)})
 
 
-def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None:
+def weighted(answer: Answer, view: View, known: dict[str, bool]) -> Explanation | None:
     """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
     peers = answer.peers(view.rank)
     terms = [answer.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(answer.terms[other]))]
@@ -385,7 +382,7 @@ def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None
         return None
     value = np.zeros(answer.size)
     value[view.mask] = matrix @ weights
-    proved = by_trainer and answer.is_value(view, value)
+    known = known | {"bound": answer.is_value(view, value)}
     weights = weights.reshape(len(peers), -1)
     of_ranks, of_parts = weights.mean(1), weights.mean(0)
     if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
@@ -394,17 +391,17 @@ def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None
         if answer.steps[0].clips:
             return Explanation("clipping by the local norm", (
                 "each rank's gradient was scaled by a factor of its own before the reduction: "
-                + ", ".join(f"{weight:.4g}" for weight in of_ranks)))
+                + ", ".join(f"{weight:.4g}" for weight in of_ranks)), {"bound": False})
         relative = of_ranks / of_ranks.min()
         if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in answer.steps):
             counts = " to ".join(f"{weight:.0f}" for weight in relative)
             return Explanation("a rank counts more than once", f"the gradients of the ranks weigh {counts} in it",
-                               proved)
+                               known)
         return Explanation("", "the script weighs the gradients of its ranks")
     ratios = of_parts[1:] / of_parts[:-1] if of_parts.min() > 0 else np.zeros(0)
     times = max(ratios[0], 1 / ratios[0]) if len(ratios) else 1.0
     if np.abs(weights - of_parts).max() < 1e-3 and times > 1.5 and np.ptp(ratios) < 1e-3 > abs(times - round(times)):
         counts = " to ".join(f"{weight:.3g}" for weight in of_parts / of_parts.min())
         return Explanation("N times the mean", f"micro-batches weigh {counts}: what was accumulated is reduced, or "
-                           "multiplied, again with each micro-batch", proved)
+                           "multiplied, again with each micro-batch", known)
     return None

@@ -41,8 +41,9 @@ def judge(records: list[Record]) -> dict[str, Any]:
     first = records[0].facts
     ended = all(record.ended == FINISHED for record in records)
     book, groups = Book(), {(*range(len(records)),)}
-    book.may_average = not first.trainer.startswith(("FSDP2", "FullySharded", "DeepSpeed")) and not (
-        ended and all(record.facts.sent < record.facts.elements for record in records))
+    book.known = {"trained": bool(first.trainer), "no parts": not first.row, "together": first.trainer.startswith(
+        ("FSDP2", "FullySharded", "DeepSpeed")) or (
+            ended and all(record.facts.sent < record.facts.elements for record in records))}
     if any(record.facts.communicates and not record.facts.row and 1 < len(record.facts.group) < len(records)
            for record in records):
         groups = {(*record.facts.group,) for record in records}  # the others hold other parts of the model
@@ -104,7 +105,7 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
         if rank is not None and len(names - {()}) == 1 and all(
                 count or not record.steps for count, record in zip(updates, records, strict=True)):
             book.find(Step(0, min(updates) + 1, rank=rank), "unequal numbers of updates",
-                      f"the ranks have made {updates} updates", proved=bool(records[0].facts.trainer))
+                      f"the ranks have made {updates} updates")
     for facts in (record.facts for record in records):
         if facts.failed:
             book.judge("gradient", NOT_JUDGED, f"the check has ended on rank {facts.rank}: {facts.failed}")
@@ -138,7 +139,7 @@ def cleared(book: Book) -> None:
             step = next(step for step, term in steps if term is not None)
             book.find(step, "gradient of the last micro-batch only", "the gradients of earlier micro-batches are "
                       f"cleared in {len(terms)} of {len(steps)} steps (zero_grad in the loop)", line=terms[0].line,
-                      proved=len(terms) == len(steps))
+                      proved=len(terms) == len(steps), bound=True, untouched=True)
     book.lost = {}
 
 
@@ -158,8 +159,7 @@ class Round:
         if skipped:
             if len(skipped) < len(self.steps):
                 self.book.find(skipped[0], "fp16 overflow skipped on one rank",
-                               "GradScaler skipped the update here, other ranks made it",
-                               proved=bool(self.records[0].facts.trainer))
+                               "GradScaler skipped the update here, other ranks made it")
             return None
         pipeline = any("messages" in record.facts.communicates for record in self.records)
         if pipeline and self.previous is not None:  # schedules run a stage once more to learn its shapes
@@ -297,9 +297,9 @@ class Round:
             self.book.judge("gradient", WITHIN, f"{mean}, by the bound γ Σ|g|")
             return True
         answer, view = wrong[0]
-        cause, text, proved = cause_of(answer, view, [other for alternatives in judged for other in alternatives
-                                                      if other.name == answer.name and other is not answer],
-                                       self.book.may_average)
+        cause, text, evidence = cause_of(answer, view, [
+            other for alternatives in judged for other in alternatives
+            if other.name == answer.name and other is not answer])
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
             cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
         if not cause:
@@ -311,7 +311,7 @@ class Round:
         step = self.steps[view.rank]
         self.book.find(step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
                        int(answer.differing(view).sum()), step.terms[answer.name][-1].line
-                       if answer.name in step.terms else "", proved)
+                       if answer.name in step.terms else "", **evidence)
         return True
 
 

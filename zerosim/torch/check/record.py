@@ -25,6 +25,8 @@ else:
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
 MAGIC = b"zerosim.records/3\n"
+KEPT = "a copy of "
+"""Before the name of a sharded tensor that is in no module and that the script keeps."""
 LEAST, MOST, SHORTEST = 128, 4096, 512
 """The buckets of a sketch: at least and at most so many, of this many elements if both allow it."""
 
