@@ -855,6 +855,8 @@ CASES |= {
     "ddp_divided_again": Case(
         lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.div_(w.size))), "divided twice",
         proved=False),
+    "multiplied_in_each_step": Case(
+        lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.mul_(7))), "multiplied by a constant"),
     "fsdp1_clipped_as_if_whole": Case(
         lambda w: w.train(w.fsdp1(), between=clipped(0.01)), "clipping by the local norm"),
     "clipped_on_rank_0": Case(

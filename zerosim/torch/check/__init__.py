@@ -50,10 +50,10 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
     checked, frames = Checked(), list[Frame]()
     recorder = ScriptRecorder(frames.append)
     for optimizer in optimizers:
-        recorder.window.step_of(optimizer)
+        recorder.step_of(optimizer)
     with recorder.listening():
         yield checked
-    recorder.window.write(ended=recorder.failed or FINISHED)
+    recorder.write(ended=recorder.failed or FINISHED)
     records: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(records, Record.of(frames))
     try:

@@ -4,6 +4,7 @@ Each function judges one update of ranks that train one model: `steps` and `prev
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,6 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
     """Whether all ranks hold the same weights; else it makes no sense to compare what they compute with them."""
     first, facts = previous is None, records[0].facts
     what = "initial weights" if first and steps[0].number == 1 else "replicas"
-    others(book, steps)
     difference = next(differences(steps, facts.experts), None)
     if difference is not None:
         name, other, rank = difference
@@ -74,15 +74,16 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
     return True
 
 
-def others(book: Book, steps: list[Step]) -> None:
+def others(book: Book, every: list[list[Step]]) -> None:
     """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change.
 
     A sharded tensor that is in no module may be anything, such as a gradient that is kept, until it has changed.
     """
-    for name in steps[0].others if all(step.others for step in steps) else ():
+    first = dict[str, dict[int, tuple[object, int]]]()
+    for steps, name in [(row, name) for row in every if all(step.others for step in row) for name in row[0].others]:
         now = {rank: (step.others[name].key, step.others[name].bits) for rank, step in enumerate(steps)
                if name in step.others and all(stop > start for start, stop in step.others[name].key)}
-        then = book.copies.setdefault(name, dict(now))
+        then = first.setdefault(name, dict(now))
         moved, still = ([rank for rank in now if rank in then and (then[rank] != now[rank]) is changed]
                         for changed in (True, False))
         places = dict[object, tuple[int, int]]()
@@ -93,7 +94,7 @@ def others(book: Book, steps: list[Step]) -> None:
                           f"{name} has different bits than on rank {steps[other].rank}", name, proved=False)
         if len(places) == len(now) > 1 and moved and still:
             alike = all(then_of.get(rank) == (steps[rank].others[other].key, steps[rank].others[other].bits)
-                        for other, then_of in book.copies.items() for rank in still if other in steps[rank].others)
+                        for other, then_of in first.items() for rank in still if other in steps[rank].others)
             book.find(steps[still[0]], "a model without an optimizer differs",
                       f"the shard of {name} has never changed here, and has on rank {steps[moved[0]].rank}", name,
                       proved=alike)
@@ -108,7 +109,6 @@ def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
     trainer, seen = records[0].facts.trainer, False
     alone = bool(trainer) or not records[0].facts.communicates
     for number, row in enumerate(zip(*(step.batches for step in steps), strict=False), 1):
-        heads: dict[int, int] = {}
         sizes = [batch.samples for batch in row]
         if trainer and len(set(sizes)) > 1:
             book.find(steps[sizes.index(min(sizes))], "batches of unequal size",
@@ -126,13 +126,6 @@ def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
                 book.find(steps[rank], "another model in parts", "the outputs differ on the tensor-parallel ranks "
                           f"{listed(facts.row)}: parts were not added", line=batch.line, proved=not facts.sent)
                 return False
-            head = of_row[0] if of_row and not facts.takes_shards else rank
-            other = heads.setdefault(batch.given, head)
-            if batch.given and other != head and alone:
-                book.shared.setdefault((steps[other].rank, facts.rank), []).append((steps[rank], number, batch))
-    for rank, step in enumerate(steps):
-        for other in range(rank):
-            book.twins.setdefault((steps[other].rank, step.rank), []).append(same_terms(step, steps[other]))
     if seen and len(steps) > 1:
         book.judge("inputs", EQUAL, "no two ranks were given the same batches" if alone else
                    "the ranks communicate in the forward")
@@ -151,23 +144,41 @@ def same_terms(step: Step, other: Step) -> bool:
                 term.part.sums.any() for terms in step.terms.values() for term in terms)
 
 
-def same_samples(book: Book, records: list[Record]) -> None:
+def same_samples(book: Book, records: list[Record], every: list[list[Step]]) -> None:
     """Say which ranks were given the same batch: a finding, if they have computed nothing else.
 
     What a rank is given in each step, beside what the other one is not given, is no batch: a classifier's prompts.
     """
-    for (other, rank), seen in book.shared.items():
-        here, there = ([{batch.given for batch in step.batches} for step in records[each].steps if step.batches]
-                       for each in (rank, other))
-        always = set.intersection(*here) if len(here) > 1 and not set.union(*here) <= set.union(*there) else set()
-        proved = book.known["trained"] and len(book.twins[other, rank]) > 1 and all(book.twins[other, rank])
-        for step, number, batch in seen:
-            if proved or batch.given not in always:
-                book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "
-                          f"{number})" + (", and computed the same gradients in each step" if proved else "")
-                          + ": is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line,
-                          proved=proved)
-                break
+    facts = records[0].facts
+    for other, rank in combinations(range(len(records)), 2) if facts.trainer or not facts.communicates else ():
+        if other in records[rank].facts.row and not records[rank].facts.takes_shards:
+            continue
+        here, there = ([{batch.given for batch in steps[one].batches} for steps in every if steps[one].batches]
+                       for one in (rank, other))
+        always = set.intersection(*here) if len(here) > 1 and not set().union(*here) <= set().union(*there) else set()
+        proved = len(every) > 1 and all(same_terms(steps[rank], steps[other]) for steps in every)
+        step, number, batch = next((
+            (steps[rank], number, batch) for steps in every
+            for number, (batch, theirs) in enumerate(zip(steps[rank].batches, steps[other].batches, strict=False), 1)
+            if batch.given and batch.given == theirs.given and (proved or batch.given not in always)), (None, 0, None))
+        if step is not None and batch is not None:
+            book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "
+                      f"{number})" + (", and computed the same gradients in each step" if proved else "")
+                      + ": is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line,
+                      proved=proved)
+
+
+def passes(book: Book, steps: list[Step]) -> None:
+    """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
+    counts = [step.passes[0] for step in steps]
+    short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
+    rank = first_different(counts)
+    if short is not None:
+        book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
+                  f"{short.passes[1]} backwards before the update")
+    elif rank is not None and all(step.passes[1] for step in steps):
+        book.find(steps[rank], "a rank with fewer micro-batches",
+                  f"the stages made {counts} forwards before the update")
 
 
 def samplers(book: Book, records: list[Record]) -> None:

@@ -93,6 +93,9 @@ CAUSES = {
         "losses_divided_by_the_whole_batch", TRAINER),
     "divided twice": Cause(
         "gradient", "", "gradients scaled by the script", "ddp_divided_again", "weighed_by_samples", TRAINER),
+    "multiplied by a constant": Cause(
+        "gradient", "", "a loss, or gradients, that the script scales by hand", "multiplied_in_each_step",
+        "written_through_data"),
     "a rank counts more than once": Cause(
         "gradient", "", "gradients weighted by samples", "hook_doubles_a_rank", "weighed_by_samples", TRAINER),
     "a rank is missing from the mean": Cause(

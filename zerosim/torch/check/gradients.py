@@ -177,18 +177,19 @@ class Answer:
         allowed = allowed * max(1.0, larger) + 4 * SURE * self.roundoff * sizes
         return bool((np.abs(view.gradient - value) <= allowed)[view.mask].all())
 
-    def is_scaled(self, view: View) -> bool:
-        """Whether the gradient is the mean times some factor, within the bound of rounding and of that factor's error.
+    def factors(self, view: View) -> tuple[float, float]:
+        """Between which factors is that by which the gradient is the mean, within the bound of rounding; else (inf, 0).
 
         The factor is that of least squares. A multiplication rounds no more often than the mean does.
         """
         if view.gradient is None or view.mask.sum() < 2:
-            return False
+            return np.inf, 0.0
         mean, ratio = self.expected(view)[view.mask], self.ratio(view)
         error = 3 * abs(ratio) * sum(map(self.bound, view.others), self.bound(view.rank))[view.mask]
         slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
         distance = np.abs(view.gradient[view.mask] - ratio * mean)
-        return ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
+        within = ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
+        return (ratio - slack, ratio + slack) if within else (np.inf, 0.0)
 
     def unlike_on_the_row(self) -> bool:
         """Whether the ranks of tensor parallelism have different gradients of a parameter that each of them holds."""

@@ -2,14 +2,23 @@
 
 A window ends when an optimizer's update is over: its `Step` is then copied from the devices and written. Each optimizer
 has a step of its own under way, because several may share one forward. Nothing here keeps an optimizer alive.
+
+Functions and hooks of PyTorch are watched without a part in what they do. What is watched runs exactly as without: with
+the same arguments, once, and its exception goes where it would. An exception in the observer itself ends the
+observation, in one line, and never the training.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
+from inspect import getattr_static
+from types import GeneratorType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,11 +27,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from zerosim.core.errors import UsageError
 from zerosim.torch.check.names import Names
 from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Remark, Sketched, Step, Term
 from zerosim.torch.check.sketch import checksum, sketch
 from zerosim.torch.check.tensors import local, parameters_of
-from zerosim.torch.check.watching import Watch
 
 RAISED = object()
 """Instead of the output of a module that has raised, as a checkpoint's early stop of its second forward does."""
@@ -39,12 +48,17 @@ class Seen:
     used: set[int] = field(default_factory=set)
 
 
-class Window(Watch):
-    """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed."""
+class Window:
+    """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed.
+
+    It watches until `leaving` is closed.
+    """
 
     def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
-        super().__init__()
         self.keep, self.first, self.last = keep, first, last
+        self.leaving, self.failed, self.inside = ExitStack(), "", 0
+        self._later: list[tuple[Any, Callable[[Any], Any]]] = []
+        """Numbers on devices that have not been copied yet."""
         self.facts, self.names = Facts(), Names()
         self.optimizers: list[weakref.ref[Any]] = []
         self.open: dict[int, Step] = {}
@@ -96,10 +110,6 @@ class Window(Watch):
         step = 1 + max(self.facts.updates.values(), default=0)
         return not self.asleep and self.first <= step and (self.last is None or step <= self.last)
 
-    def fail(self, why: str) -> None:
-        self.facts.failed = why
-        super().fail(why)
-
     def obstacle(self, reason: str) -> None:
         if reason not in self.facts.obstacles:
             self.facts.obstacles.append(reason)
@@ -114,6 +124,89 @@ class Window(Watch):
         """Write a frame, with what is known of the rank by now."""
         self.identify()
         self.keep(Frame(self.facts, step, ended))
+
+    # -- functions that are watched, and numbers on devices
+
+    def safely(self, method: Callable[..., Any], *given: Any) -> Any:
+        """What `method` returns; None if it fails, if the observer itself calls, or under `vmap` and its like."""
+        if self.failed or self.inside or torch._C._functorch.maybe_current_level() is not None:
+            return None
+        self.inside += 1
+        try:
+            with torch.no_grad():
+                return method(*given)
+        except UsageError:
+            raise
+        except Exception as error:  # the training goes on, whatever it is
+            self.fail(f"{type(error).__name__}: {error}"[:300].replace("\n", " "))
+        finally:
+            self.inside -= 1
+        return None
+
+    def fail(self, why: str) -> None:
+        """End the observation."""
+        self.failed = self.facts.failed = why
+        print(f"zerosim: the check has ended, and the training goes on: {why}", file=sys.stderr, flush=True)
+
+    def safe(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """`method` as a hook that cannot fail."""
+        return lambda *given, **named: self.safely(method, *given, *named.values())
+
+    def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
+              after: Callable[..., None] | None = None, listed: bool = False) -> None:
+        """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
+
+        `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
+        """
+        if not hasattr(owner, name):
+            return
+        original, stored, stored_in = getattr(owner, name), getattr_static(owner, name), set(vars(owner))
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            if listed and args and isinstance(args[0], GeneratorType):
+                args = ([*args[0]], *args[1:])
+            elif listed and isinstance(kwargs.get("parameters"), GeneratorType):
+                kwargs["parameters"] = [*kwargs["parameters"]]
+            seen = self.safely(before, args, kwargs) if before else None
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                if after:
+                    self.safely(after, seen, args, kwargs, result)
+
+        setattr(owner, name, staticmethod(call) if isinstance(stored, staticmethod) else call)
+        self.leaving.callback(*((setattr, owner, name, stored) if name in stored_in else (delattr, owner, name)))
+
+    def later(self, tensor: Any, keep: Callable[[Any], Any]) -> None:
+        """Call `keep` with these numbers, as an array, once they are copied."""
+        self._later.append((tensor, keep))
+
+    def number(self, tensor: Any, target: dict[str, Any], name: str) -> None:
+        """Give `target` the number of this tensor under a name, once it is copied."""
+        kind = int if tensor.dtype is torch.int64 else float
+        self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
+
+    def flag(self, tensor: Any, target: Any, name: str) -> None:
+        """Set an attribute of `target` to True if this tensor is, once it is copied."""
+        self.later(tensor, lambda values: setattr(target, name, getattr(target, name) or bool(values.reshape(-1)[0])))
+
+    def copy(self) -> None:
+        """Copy all numbers, with one copy from each device."""
+        waiting, self._later = self._later, []
+        for device in dict.fromkeys(tensor.device for tensor, _ in waiting):
+            group = [(tensor, keep) for tensor, keep in waiting if tensor.device == device]
+            words = [tensor if tensor.dtype is torch.int64 else tensor.double().view(torch.int64)
+                     for tensor, _ in group]
+            numbers: Any = torch.cat([word.reshape(-1) for word in words]).cpu().numpy()
+            ends = np.cumsum([word.numel() for word in words])
+            for (tensor, keep), values in zip(group, np.split(numbers, ends[:-1]), strict=True):
+                kept = values if tensor.dtype is torch.int64 else values.view(np.float64)
+                keep(kept.reshape(tuple(tensor.shape)))
 
     # -- what every observer of a training watches
 
