@@ -80,13 +80,13 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
     if ours:
-        from zerosim.torch import over_zerosim  # noqa: PLC0415 - connects the ranks
+        from zerosim.torch import backend  # noqa: PLC0415 - connects the ranks
 
-        over_zerosim.take_groups()
+        backend.take_groups()
     body = partial(script, module=arguments.module)
     code = checked.run(asked, body) if arguments.check or arguments.record else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
-        print(over_zerosim.calls())
+        print(backend.calls())
     return code
 
 

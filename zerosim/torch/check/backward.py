@@ -78,7 +78,8 @@ class Backwards:
         window = self.window
         window.within -= 1
         if window.active and not window.within:
-            window.note_gradients(list({id(parameter): parameter for parameter in window.optimized()}.values()))
+            window.gradients = {}
+            window.note_gradients(window.optimized())
 
     def arrived(self, leaf: "weakref.ref[Any]", gradient: Any, by_hand: bool = False) -> None:
         """A gradient that is about to be accumulated."""
@@ -119,11 +120,9 @@ class Backwards:
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more, or is 0."""
         window = self.window
-        for reference, _ in window.gradients:
+        for reference, bits in window.gradients.values():
             parameter = reference()
-            if parameter is None:
-                continue
-            for name in window.names.within(parameter):
+            for name in window.names.within(parameter) if parameter is not None and bits is not None else ():
                 for seen in window.terms.get(name, ()):
                     if parameter.grad is None:
                         seen.term.cleared = True

@@ -340,20 +340,12 @@ def say(folder: Path, asked: Asked) -> int:
         tell("zerosim: nothing was observed: no process that this command has started, or that one of them has "
              "started by multiprocessing, made a process group or an update")
         return UNSEEN
-    failed = not said(document, records, folder, asked) or any(record.facts.failed for record in records)
-    return (FOUND if document["findings"] else BROKEN if failed else UNSEEN if not document["steps"] else
-            UNJUDGED if asked.strict and unjudged(document) else
-            SUSPICIOUS if asked.strict and document["suspicions"] else 0)
-
-
-def said(document: dict[str, Any], records: list[Record], folder: Path, asked: Asked) -> bool:
-    """Write a document, then print it; whether both were possible."""
     broken = {int(file.name[6:]) for file in folder.glob("broken*") if file.name[6:].isdecimal()}
     ends = [f"rank {record.facts.rank}: " + ("its record could not be written" if record.facts.rank in broken else
                                              record.ended or "killed, or still running")
             for record in records if record.facts.rank in broken
             or record.ended not in (FINISHED, record.facts.failed or FINISHED)]
-    text, unwritten = lines(document), ""
+    text, failed = lines(document), any(record.facts.failed for record in records)
     if ends:
         text = [f"zerosim: the script has not ended well on all ranks ({'; '.join(ends)}); what was written before is "
                 "judged", *text]
@@ -361,14 +353,17 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
         if asked.json:
             write_whole(Path(asked.json), json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        unwritten = f"--json {asked.json} could not be written: {error}"
-        text.append(f"zerosim: {unwritten}")
+        failed = True
+        text.append(f"zerosim: --json {asked.json} could not be written: {error}")
     banner = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if banner and document["findings"]:  # torchrun prints last, and says this text there
         first, *more = (line for line in text if line.startswith("zerosim: FOUND"))
         with suppress(OSError), open(banner, "x", encoding="utf-8") as file:
             json.dump({"message": f"{first}; {len(more)} more above" if more else first}, file)
-    return tell("\n".join(text)) and not unwritten
+    failed |= not tell("\n".join(text))
+    return (FOUND if document["findings"] else BROKEN if failed else UNSEEN if not document["steps"] else
+            UNJUDGED if asked.strict and unjudged(document) else
+            SUSPICIOUS if asked.strict and document["suspicions"] else 0)
 
 
 def tell(text: str) -> bool:

@@ -76,15 +76,10 @@ class Answer:
         self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in narrow),
                                             self.records[0].facts.reduced])
 
-    # -- sums of terms
-
     def own(self, rank: int) -> Array:
         """The sum of a rank's micro-batches."""
         total: Array = sum((term.part.sums for term in self.terms[rank]), np.zeros(self.size))
         return total * self.factor
-
-    def of_micro_batch(self, rank: int, number: int) -> Array:
-        return self.terms[rank][number].part.sums * self.factor
 
     def peers(self, rank: int) -> list[int]:
         """The ranks over which the mean is due: those whose gradients are of the same part."""
@@ -102,11 +97,13 @@ class Answer:
         total: Array = sum(map(self.own, self.peers(rank)), np.zeros(self.size))
         return total / self.over(rank)
 
-    # -- comparison
-
     def expected(self, view: View) -> Array:
         """The mean where the view is."""
         return sum(map(self.mean, view.others), self.mean(view.rank))
+
+    def allowed(self, view: View) -> Array:
+        """The largest rounding error where the view is."""
+        return sum(map(self.bound, view.others), self.bound(view.rank))
 
     def bound(self, rank: int) -> Array:
         """The largest rounding error of each number of the mean, by the theorems in `sketch.py`.
@@ -163,18 +160,16 @@ class Answer:
         mean = self.expected(view)
         if view.gradient is None:
             return view.mask & np.not_equal(mean, 0.0)
-        within: Array = np.abs(view.gradient - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
-        return view.mask & ~within
+        return view.mask & ~(np.abs(view.gradient - mean) <= self.allowed(view))
 
     def is_value(self, view: View, value: Array) -> bool:
         """Whether the gradient is this value of a wrong program, within the bound of its rounding."""
         if view.gradient is None:
             return False
-        mean, allowed = self.expected(view), sum(map(self.bound, view.others), self.bound(view.rank))
-        larger = float(np.linalg.norm(value[view.mask]) / max(float(np.linalg.norm(mean[view.mask])), 1e-300))
+        norm, usual = (float(np.linalg.norm(numbers[view.mask])) for numbers in (value, self.expected(view)))
         last = [step.gradients[self.name] for step in (self.previous or ()) if self.name in step.gradients]
         sizes = np.sqrt(sum((part.squares for part in last if len(part.squares) == self.size), np.zeros(self.size)))
-        allowed = allowed * max(1.0, larger) + 4 * SURE * self.roundoff * sizes
+        allowed = self.allowed(view) * max(1.0, norm / max(usual, 1e-300)) + 4 * SURE * self.roundoff * sizes
         return bool((np.abs(view.gradient - value) <= allowed)[view.mask].all())
 
     def factors(self, view: View) -> tuple[float, float]:
@@ -185,7 +180,7 @@ class Answer:
         if view.gradient is None or view.mask.sum() < 2:
             return np.inf, 0.0
         mean, ratio = self.expected(view)[view.mask], self.ratio(view)
-        error = 3 * abs(ratio) * sum(map(self.bound, view.others), self.bound(view.rank))[view.mask]
+        error = 3 * abs(ratio) * self.allowed(view)[view.mask]
         slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
         distance = np.abs(view.gradient[view.mask] - ratio * mean)
         within = ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
@@ -273,8 +268,9 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
         yield own / len(peers), "own gradient only", (
             f"it is this rank's own gradient divided by {len(peers)}, never reduced{why}")
     zeros = np.zeros(answer.size)
-    means: list[Array] = [sum((answer.of_micro_batch(other, k) for other in peers), zeros) / over for k in range(micro)]
-    own_terms = [answer.of_micro_batch(rank, k) for k in range(micro)]
+    of_micro = {other: [term.part.sums * answer.factor for term in answer.terms[other]] for other in peers}
+    means: list[Array] = [sum((of_micro[other][k] for other in peers), zeros) / over for k in range(micro)]
+    own_terms = of_micro[rank]
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
             f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
@@ -371,7 +367,7 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
 def weighted(answer: Answer, view: View, known: dict[str, bool]) -> Explanation | None:
     """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
     peers = answer.peers(view.rank)
-    terms = [answer.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(answer.terms[other]))]
+    terms = [answer.factor * term.part.sums[view.mask] for other in peers for term in answer.terms[other]]
     micro_batches = {len(answer.terms[peer]) for peer in peers}
     if view.gradient is None or not terms or view.mask.sum() < 2 * len(terms) or len(micro_batches) > 1:
         return None

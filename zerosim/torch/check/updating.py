@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
 from zerosim.torch.check.backward import Backwards
-from zerosim.torch.check.record import Remark, Sketched, Step, Weights
+from zerosim.torch.check.record import Remark, Step, Weights
 from zerosim.torch.check.sketch import digest
 from zerosim.torch.check.tensors import local, parameters_of, sample_of, script_line
 from zerosim.torch.check.window import Window
@@ -37,7 +37,7 @@ class Updates:
         window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
         window.watch(lr_scheduler.LRScheduler, "step", self.schedule)
         window.watch_updates(self.before_update, self.after_update)
-        window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.after_engine_step)
+        window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.end)
 
     def made(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self.window.asleep and not self.window.wrapping:
@@ -73,11 +73,12 @@ class Updates:
             return
         self.updating -= 1
         if not self.updating:
-            if self.window.step_of(optimizer).parameters:
-                self.close(optimizer)
-            self.finish(optimizer)
+            self.end(optimizer, close=bool(self.window.step_of(optimizer).parameters))
 
-    def finish(self, optimizer: Any) -> None:
+    def end(self, optimizer: Any, skipped: bool = False, close: bool = True) -> None:
+        """The update of an optimizer is over."""
+        if close:
+            self.close(optimizer, skipped)
         self.window.finish(optimizer)
         self.scheduled.pop(id(optimizer), None)
 
@@ -89,12 +90,7 @@ class Updates:
     def after_scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any, result: Any) -> None:
         """A scaler skips `optimizer.step()` when a gradient has overflowed."""
         if before is not None and self.window.facts.updates.get(before[0], 0) == before[1]:
-            self.close(args[1], skipped=True)
-            self.finish(args[1])
-
-    def after_engine_step(self, engine: Any) -> None:
-        self.close(engine)
-        self.finish(engine)
+            self.end(args[1], skipped=True)
 
     # -- what an update is about to use
 
@@ -107,7 +103,8 @@ class Updates:
         own = [parameter for parameter in parameters_of(optimizer) if parameter not in names.lent]
         step.line = script_line()
         step.parameters = [name for parameter in own for name in names.within(parameter)] or ["?"]
-        step.gradients = self.gradients(optimizer)
+        step.gradients = window.sketches(parameters_of(optimizer), lambda parameter: parameter.grad if (
+            parameter.grad is not None or not isinstance(optimizer, nn.Module)) else deepspeed_gradient(parameter))
         step.terms = {name: left for name in step.parameters if (left := [
             seen.term for seen in window.terms.get(name, ()) if step.optimizer not in seen.used])}
         step.batches, step.activations = window.batches, window.activations
@@ -141,18 +138,6 @@ class Updates:
         self.note_weights(step, own)
         self.wrapping.note_wrapped()
         step.remarks += window.remarks
-
-    def gradients(self, optimizer: Any) -> dict[str, Sketched]:
-        """The gradients that an optimizer sees."""
-        gradients = {}
-        for parameter in parameters_of(optimizer):
-            values = parameter.grad
-            if values is None and isinstance(optimizer, nn.Module):
-                values = deepspeed_gradient(parameter)
-            if values is not None and values.layout is torch.strided:
-                for name, piece, shape, key in self.window.names.pieces(parameter, values):
-                    gradients[name] = self.window.sketched(piece, shape, key, values)
-        return gradients
 
     def note_weights(self, step: Step, own: list[Any]) -> None:
         """Digests of the weights that an update is about to change, and now and then of those that no optimizer has."""

@@ -64,7 +64,7 @@ class Window:
         self.open: dict[int, Step] = {}
         """The present step of each optimizer, as far as it is known before the update."""
         self.terms: dict[str, list[Seen]] = {}
-        self.gradients: list[tuple[weakref.ref[Any], Any]] = []
+        self.gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
         """The checksum of each gradient that the last backward, or clipping, has left."""
         self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
         self.version = 0
@@ -96,7 +96,7 @@ class Window:
     def forget(self) -> None:
         """Let go of every tensor."""
         self.begin()
-        self.open, self.terms, self.gradients, self.losses, self._later = {}, {}, [], [], []
+        self.open, self.terms, self.gradients, self.losses, self._later = {}, {}, {}, [], []
         self.reduced = self.counted = None
 
     @property
@@ -282,9 +282,9 @@ class Window:
             if optimizer is not None:
                 yield optimizer, parameters_of(optimizer)
 
-    def optimized(self) -> Iterator[Any]:
-        """The parameters of all optimizers."""
-        return (parameter for _, parameters in self.known() for parameter in parameters)
+    def optimized(self) -> list[Any]:
+        """The parameters of all optimizers, each once."""
+        return list({id(parameter): parameter for _, parameters in self.known() for parameter in parameters}.values())
 
     def finish(self, optimizer: Any) -> None:
         """The update of an optimizer is over."""
@@ -306,25 +306,33 @@ class Window:
         """Give `owner` the sketch of these values, once it is copied."""
         self.later(sketch(values, shape, key), lambda rows: vars(owner).update(sums=rows[0], squares=rows[1]))
 
-    def bits_of(self, gradient: Any) -> Any:
-        """The checksum of a gradient on this rank; None without one."""
-        return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
+    def sketches(self, parameters: Any, gradient_of: Callable[[Any], Any] = lambda parameter: parameter.grad
+                 ) -> dict[str, Sketched]:
+        """The gradients of parameters as they are now, by name."""
+        gradients = [(parameter, gradient_of(parameter)) for parameter in parameters]
+        return {name: self.sketched(piece, shape, key, gradient) for parameter, gradient in gradients
+                if gradient is not None and gradient.layout is torch.strided
+                for name, piece, shape, key in self.names.pieces(parameter, gradient)}
 
     def note_gradients(self, parameters: Any) -> None:
-        """Keep checksums of the gradients as they are now: version counters do not see a write through `.data`."""
+        """Keep checksums of gradients as they are now: version counters do not see a write through `.data`."""
         if self.facts.trainer != "DeepSpeed":
-            self.gradients = [(weakref.ref(parameter), self.bits_of(parameter.grad)) for parameter in parameters
-                              if parameter.grad is not None]
+            self.gradients |= {id(parameter): (weakref.ref(parameter), bits_of(parameter.grad))
+                               for parameter in parameters}
 
     def notice_touched(self, optimizer: Any) -> None:
         """Note whether the script has written into gradients, or replaced them, since they were kept."""
-        step, kept = self.step_of(optimizer), {id(parameter()): bits for parameter, bits in self.gradients}
-        differing = []
-        for parameter in parameters_of(optimizer) if kept else ():
-            then, now = kept.get(id(parameter)), self.bits_of(parameter.grad)
+        step, differing = self.step_of(optimizer), []
+        for parameter in parameters_of(optimizer) if self.gradients else ():
+            then, now = self.gradients.get(id(parameter), (None, None))[1], bits_of(parameter.grad)
             if then is None or now is None:
                 step.touched |= then is not now
             else:
                 differing.append(then != now)
         if differing:
             self.flag(torch.stack(differing).any(), step, "touched")
+
+
+def bits_of(gradient: Any) -> Any:
+    """The checksum of a gradient on this rank; None without one."""
+    return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
