@@ -11,7 +11,7 @@ import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import KEPT, Activation, Gathered, Record, Sketched, Step
+from zerosim.torch.check.record import KEPT, Gathered, Record, Sketched, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -297,9 +297,9 @@ def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
             seen, different = set[int](), None
             for here, there in zip(step.activations, steps[other].activations, strict=False):
                 if (here.module, here.bits) == (there.module, there.bits) and here.bits not in seen and (
-                        len(here.sums) == len(there.sums) > 0):
+                        here.gradient is not None and there.gradient is not None):
                     seen.add(here.bits)
-                    different = here if unlike(here, there) else different
+                    different = here if unlike(here.gradient, there.gradient) else different
             if different is not None:
                 theirs = steps[other]
                 unequal = any(
@@ -313,7 +313,8 @@ def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
     return None
 
 
-def unlike(here: Activation | Sketched, there: Activation | Sketched) -> bool:
+def unlike(here: Sketched, there: Sketched) -> bool:
     """Whether two sketches differ by more than the root of a rounding error."""
     size = np.sqrt(here.squares.sum() + there.squares.sum())
-    return bool(np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)
+    return len(here.sums) == len(there.sums) and bool(
+        np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)

@@ -120,9 +120,10 @@ class Backwards:
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more, or is 0."""
         window = self.window
-        for reference, bits in window.gradients.values():
-            parameter = reference()
-            for name in window.names.within(parameter) if parameter is not None and bits is not None else ():
+        for parameter, bits in ((reference(), bits) for reference, bits in window.gradients.values()):
+            if parameter is None or bits is None:
+                continue
+            for name in window.names.within(parameter):
                 for seen in window.terms.get(name, ()):
                     if parameter.grad is None:
                         seen.term.cleared = True

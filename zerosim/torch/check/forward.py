@@ -109,14 +109,13 @@ class Forwards:
         if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
             return
         window = self.window
-        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line(),
-                                roundoff=torch.finfo(output.dtype).eps)
+        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line())
         window.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
         window.activations.append(activation)
 
         def arrived(gradient: Any) -> None:
             if window.facts.communicates:
-                window.sketch_later(gradient, gradient.shape, whole(gradient.shape), activation)
+                activation.gradient = window.sketched(gradient, gradient.shape, whole(gradient.shape), gradient)
 
         output.register_hook(window.safe(arrived))
 

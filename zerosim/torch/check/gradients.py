@@ -160,7 +160,8 @@ class Answer:
         mean = self.expected(view)
         if view.gradient is None:
             return view.mask & np.not_equal(mean, 0.0)
-        return view.mask & ~(np.abs(view.gradient - mean) <= self.allowed(view))
+        apart: Array = view.mask & ~(np.abs(view.gradient - mean) <= self.allowed(view))
+        return apart
 
     def is_value(self, view: View, value: Array) -> bool:
         """Whether the gradient is this value of a wrong program, within the bound of its rounding."""

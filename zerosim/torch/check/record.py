@@ -154,14 +154,12 @@ class Gathered:
 
 @dataclass
 class Activation:
-    """The output of a module in the first micro-batch of a step: its digest, and the sketch of its gradient."""
+    """The output of a module in the first micro-batch of a step: its digest, and its gradient, if there was one."""
 
     module: str
     line: str
     bits: int = 0
-    sums: Array = field(default_factory=lambda: np.zeros(0))
-    squares: Array = field(default_factory=lambda: np.zeros(0))
-    roundoff: float = 0.0
+    gradient: Sketched | None = None
 
 
 @dataclass

@@ -299,12 +299,8 @@ class Window:
         about = torch.finfo(values.dtype)
         partial_sum = isinstance(of, DTensor) and any(placement.is_partial() for placement in of.placements)
         sketched = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
-        self.sketch_later(values, shape, key, sketched)
+        self.later(sketch(values, shape, key), lambda rows: vars(sketched).update(sums=rows[0], squares=rows[1]))
         return sketched
-
-    def sketch_later(self, values: Any, shape: Any, key: Any, owner: Sketched | Activation) -> None:
-        """Give `owner` the sketch of these values, once it is copied."""
-        self.later(sketch(values, shape, key), lambda rows: vars(owner).update(sums=rows[0], squares=rows[1]))
 
     def sketches(self, parameters: Any, gradient_of: Callable[[Any], Any] = lambda parameter: parameter.grad
                  ) -> dict[str, Sketched]:
