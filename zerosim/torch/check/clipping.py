@@ -19,12 +19,9 @@ class Clipping:
     def listen(self) -> None:
         window = self.window
         for scaler in SCALERS:
-            window.watch(scaler, "unscale_", self.before_unscaling, self.after_unscaling)
+            window.watch(scaler, "unscale_", lambda args, _: window.notice_touched(args[1]),
+                         self.after_unscaling)
         window.watch_clipping(self.before, self.after)
-
-    def before_unscaling(self, args: Any, kwargs: Any) -> None:
-        if self.window.active:
-            self.window.notice_touched(args[1])
 
     def after_unscaling(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if args[0].is_enabled():

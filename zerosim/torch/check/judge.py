@@ -216,8 +216,6 @@ class Round:
         if any((step.optimizer, {*step.parameters}) != (first.optimizer, {*first.parameters}) for step in self.steps):
             yield "the ranks update different parameters"
 
-    # -- gradients
-
     def gradients(self) -> None:
         facts = self.records[0].facts
         names = [name for name in self.steps[0].parameters if name not in facts.experts and any(

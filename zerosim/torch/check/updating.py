@@ -33,15 +33,12 @@ class Updates:
 
     def listen(self) -> None:
         window = self.window
-        window.watch(torch.optim.Optimizer, "__init__", None, self.made)
+        window.watch(torch.optim.Optimizer, "__init__", None, lambda _, args, *__: (
+            window.asleep or window.wrapping or window.step_of(args[0])))
         window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
         window.watch(lr_scheduler.LRScheduler, "step", self.schedule)
         window.watch_updates(self.before_update, self.after_update)
         window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.end)
-
-    def made(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not self.window.asleep and not self.window.wrapping:
-            self.window.step_of(args[0])
 
     def schedule(self, args: Any, kwargs: Any) -> None:
         counts = self.scheduled.setdefault(id(args[0].optimizer), {})
@@ -91,8 +88,6 @@ class Updates:
         """A scaler skips `optimizer.step()` when a gradient has overflowed."""
         if before is not None and self.window.facts.updates.get(before[0], 0) == before[1]:
             self.end(args[1], skipped=True)
-
-    # -- what an update is about to use
 
     def see(self, optimizer: Any) -> None:
         """Write down what an update is about to use."""
@@ -187,8 +182,6 @@ class Updates:
                 count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
                 counts[self.window.names.of[parameter]] = float(count)
         return counts
-
-    # -- what it has done
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
         """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""

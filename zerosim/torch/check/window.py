@@ -100,11 +100,6 @@ class Window:
         self.reduced = self.counted = None
 
     @property
-    def updated(self) -> bool:
-        """Whether there was an update."""
-        return bool(self.facts.updates)
-
-    @property
     def active(self) -> bool:
         """Whether the present step is observed."""
         step = 1 + max(self.facts.updates.values(), default=0)
@@ -153,7 +148,7 @@ class Window:
         return lambda *given, **named: self.safely(method, *given, *named.values())
 
     def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
-              after: Callable[..., None] | None = None, listed: bool = False) -> None:
+              after: Callable[..., object] | None = None, listed: bool = False) -> None:
         """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
 
         `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
@@ -319,7 +314,7 @@ class Window:
     def notice_touched(self, optimizer: Any) -> None:
         """Note whether the script has written into gradients, or replaced them, since they were kept."""
         step, differing = self.step_of(optimizer), []
-        for parameter in parameters_of(optimizer) if self.gradients else ():
+        for parameter in parameters_of(optimizer) if self.gradients and self.active else ():
             then, now = self.gradients.get(id(parameter), (None, None))[1], bits_of(parameter.grad)
             if then is None or now is None:
                 step.touched |= then is not now
