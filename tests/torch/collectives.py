@@ -100,8 +100,7 @@ def check_gather_and_scatter(rank, size):
     for root in range(size):
         found = [torch.empty(5) for _ in range(size)] if rank == root else None
         dist.gather(brought(rank), found, dst=root)
-        if rank == root:
-            same(torch.stack(found), all_brought(size))
+        same(torch.stack(found or list(all_brought(size))), all_brought(size))
         mine = torch.empty(5)
         dist.scatter(mine, list(all_brought(size)) if rank == root else None, src=root)
         same(mine, brought(rank))

@@ -540,12 +540,7 @@ def differentiated_by_hand(w):
 
 @case(reason="average their weights")
 def weights_averaged_every_second_step(w):
-    def between(model, optimizer, step):
-        for p in model.parameters() if step % 2 == 0 else ():
-            dist.all_reduce(p.data)
-            p.data /= w.size
-
-    w.train(w.net(), steps=4, between=between)
+    w.train(w.net(), steps=4, between=lambda model, optimizer, step: step % 2 or averaged(model))
 
 
 @case(reason="may hold parts of one model")
@@ -560,16 +555,11 @@ def experts_exchange_tokens(w):
         back = m.expert(there).tanh()
         return dist.nn.functional.all_to_all_single(torch.empty_like(back), back)[:, :4] + m.shared(x)
 
-    def between(model, *_):
-        for p in model.shared.parameters():
-            dist.all_reduce(p.grad)
-            p.grad /= w.size
-
     net = module(forward, shared=nn.Linear(6, 4), expert=nn.Linear(6, 6))
     for model, _ in w.updates(net):
         x = torch.randn(12, 6, generator=w.generator)
         model(x).square().mean().backward()
-        between(model)
+        by_hand(w)(model.shared, None, 0)
 
 
 @case(reason="is NaN or infinite in step 2 on rank 0, already in the rank's own backward")
@@ -589,8 +579,7 @@ def sums_normalised_by_all_tokens(w):
         x, y = w.batch()
         dist.all_reduce(tokens := torch.tensor(float(len(y))))
         (nn.functional.cross_entropy(model(x), y, reduction="sum") / tokens).backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
+        by_hand(w, divide=False)(model, None, 0)
 
 
 @case()
@@ -653,8 +642,7 @@ def joined(w):
 @case()
 def weighed_by_samples(w):
     def between(model, *rest):
-        for p in model.parameters():
-            p.grad *= 2 * (w.rank + 1) / (w.size + 1)
+        gradients_by(lambda g: g.mul_(2 * (w.rank + 1) / (w.size + 1)))(model)
         by_hand(w)(model, *rest)
 
     w.train(w.net(), between=between)
@@ -885,8 +873,6 @@ CASES |= {
         lambda w: w.train(tensor_parallel(
             w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"}, Attending(12 // w.size))),
         "own part only", parameter="norm.weight", most=3),
-    "tensor_parallel_divided": Case(lambda w: w.train(
-        tensor_parallel(w, PAIR), between=gradients_by(lambda g: g.div_(w.size))), "divided twice", proved=False),
     "by_hand_without_a_rank": Case(
         lambda w: w.train(w.net(), between=by_hand(w, silent=1)), "a rank is missing from the mean", least=3,
         proved=False),
@@ -997,11 +983,7 @@ def summed_over_the_tensor_ranks(w):
 
 @case()
 def losses_divided_by_the_whole_batch(w):
-    def between(model, *_):
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
-
-    w.train(w.net(), divisor=w.size, between=between)
+    w.train(w.net(), divisor=w.size, between=by_hand(w, divide=False))
 
 
 @case()
@@ -1075,14 +1057,17 @@ def buffer_of_the_rank(w):
     w.train(dist.fsdp.fully_shard(net))
 
 
-def local(w, at_end):
-    """Local SGD from one beginning: each rank trains its own weights, and they are averaged `at_end`."""
-    model = w.ddp()
-    with model.no_sync():
-        w.train(model)
-    for p in model.parameters() if at_end else ():
+def averaged(model):
+    for p in model.parameters():
         dist.all_reduce(p.data)
-        p.data /= w.size
+        p.data /= dist.get_world_size()
+
+
+@case()
+def averaged_after_the_checked_steps(w):
+    with (model := w.ddp()).no_sync():
+        w.train(model)
+    averaged(model)
 
 
 def averaging(w, model, ranks, average=None):
@@ -1177,7 +1162,6 @@ CASES |= {
         lambda w: averaging(w, w.fsdp(), [0], w.fsdp()), "a model without an optimizer differs", step=2),
     "averages_on_rank_0": Case(
         lambda w: averaging(w, w.ddp(), [0]), "a model without an optimizer differs", proved=False, step=2),
-    "averaged_after_the_checked_steps": Case(lambda w: local(w, True)),
     "scheduled": Case(scheduled_by(lambda w: 1)),
     "scheduler_steps_too_often": Case(scheduled_by(lambda w: w.size), "the scheduler steps once per rank"),
     "rate_of_zero": Case(lambda w: w.train(model := w.ddp(), w.adam(model, 0.0)), "the learning rate is 0"),
@@ -1269,25 +1253,27 @@ def adapters_after_sharding_reduced_by_hand(w):
 
 
 class Orthogonal(torch.optim.Optimizer):
-    """Muon's update: the whole gradient of a matrix is made orthogonal."""
+    """Muon's update: the gradient of a matrix is made orthogonal, or the rows of a rank as if they were the matrix."""
 
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr})
+    def __init__(self, parameters, whole):
+        super().__init__(parameters, {"lr": 0.1})
+        self.whole = whole
 
     @torch.no_grad()
     def step(self):
         for p in self.param_groups[0]["params"]:
-            whole = p.grad.full_tensor()
-            if whole.dim() == 2:
-                left, _, right = torch.linalg.svd(whole, full_matrices=False)
-                whole = left @ right
-            p.sub_(self.param_groups[0]["lr"] * distribute_tensor(whole, p.device_mesh, p.placements))
+            gradient = p.grad.full_tensor() if self.whole else p.grad.to_local()
+            left, _, right = torch.linalg.svd(gradient.view(-1, p.shape[-1]), full_matrices=False)
+            update = 0.1 * (left @ right).view_as(gradient)
+            if self.whole:
+                update = distribute_tensor(update, p.device_mesh, p.placements).to_local()
+            p.to_local().sub_(update)
 
 
 @case()
 def orthogonal_updates(w):
     model = w.fsdp()
-    w.train(model, Orthogonal(model.parameters(), 0.1))
+    w.train(model, Orthogonal(model.parameters(), whole=True))
 
 
 @case()
@@ -1423,23 +1409,10 @@ def untied_after_wrapping(w):
     w.train(w.ddp(model.module))
 
 
-class OrthogonalByShards(torch.optim.Optimizer):
-    """Muon's update, of the rows of a rank as if they were the matrix."""
-
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for p in self.param_groups[0]["params"]:
-            left, _, right = torch.linalg.svd(p.grad.to_local().view(-1, p.shape[-1]), full_matrices=False)
-            p.to_local().sub_(self.param_groups[0]["lr"] * (left @ right).view_as(p.to_local()))
-
-
 @case("an update mixes a shard's elements", parameter="0.weight")
 def orthogonal_by_shards(w):
     model = w.fsdp(nn.Sequential(nn.Linear(6, 192), nn.Tanh(), nn.Linear(192, 8)))
-    w.train(model, OrthogonalByShards([p for p in model.parameters() if p.dim() == 2], 0.1))
+    w.train(model, Orthogonal([p for p in model.parameters() if p.dim() == 2], whole=False))
 
 
 def frozen(net, number):
