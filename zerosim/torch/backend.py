@@ -3,19 +3,17 @@
 Every operation runs at once, in the thread that calls it, so there is no queue and nothing overlaps. The orders of
 addition are those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c]. A receive takes place
 when it is waited for. Importing this module connects the ranks and registers the backend.
-
-`CALLS` has one line for each collective: its name, the lines that called it, and its bytes.
 """
 
 import os
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from itertools import chain
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -44,16 +42,8 @@ ON_THE_CPU = ("", "undefined", "none", "gloo", "mpi", "zerosim", "cpu:gloo", "cp
 NAMES = {int(getattr(dist.ReduceOp, name)): name for name in FUNCTIONS}
 
 
-class Call(NamedTuple):
-    """A finished call of a collective, the lines of PyTorch and of the script that called it, and the bytes sent."""
-
-    collective: str
-    by: str
-    sent_bytes: int
-
-
-CALLS: list[Call] = []
 TRAFFIC = Traffic()
+"""What this rank has sent; the name of a collective is followed by the lines of PyTorch and the script that call it."""
 
 
 def flat(tensor: Any) -> Array:
@@ -159,12 +149,11 @@ class Group(dist.ProcessGroup):
     def _run(self, name: str, outputs: Sequence[Any], do: Callable[[Communicator, list[Array]], None]) -> Done:
         """Run a collective that fills `outputs`; those in pieces are filled from copies."""
         whole = [contiguous(tensor) for tensor in outputs]
-        before, by = TRAFFIC.sent_bytes, calling(self._name)
-        self._named(name, do)(by, self.comm, [flat(tensor) for tensor in whole])
+        by = calling(self._name)
+        self._named(f"{name} {by}", do)(by, self.comm, [flat(tensor) for tensor in whole])
         for tensor, filled in zip(outputs, whole, strict=True):
             if tensor is not filled:
                 tensor.detach().copy_(filled)
-        CALLS.append(Call(name, by, TRAFFIC.sent_bytes - before))
         return Done(list(outputs))
 
     def _each(self, name: str, tensors: Sequence[Any], do: Callable[[Communicator, Array], object]) -> Done:
@@ -356,12 +345,8 @@ def taken(function: Callable[..., Any], position: int) -> Callable[..., Any]:
 
 def calls() -> str:
     """A line for each collective and the line that called it: how often, and the bytes that this rank has sent."""
-    count, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for call in CALLS:
-        count[call[:2]] += 1
-        sent[call[:2]] += call.sent_bytes
-    return "\n".join(f"rank {connect().rank}: {number:5} × {name:15}{sent[name, by]:>13,} B  {by}"
-                     for (name, by), number in count.items())
+    return "\n".join(f"rank {connect().rank}: {count.calls:5} × {name:15}{count.sent_bytes:>13,} B  {by}"
+                     for called, count in TRAFFIC.by_collective.items() for name, _, by in [called.partition(" ")])
 
 
 set_environment()
