@@ -61,10 +61,8 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
                           arguments.double)
     if arguments.judge:
         return judge(arguments, asked)
-    words = [*filter(None, [None if arguments.module else arguments.script]), *arguments.arguments]
-    if arguments.module:
-        words = [arguments.module, *filter(None, [arguments.script]), *arguments.arguments]
-    elif not arguments.script or not os.path.isfile(arguments.script):
+    words = [*filter(None, [arguments.module, arguments.script]), *arguments.arguments]
+    if not arguments.module and not os.path.isfile(arguments.script or ""):
         named = f" {arguments.script!r}" if arguments.script else ""
         raise UsageError(f"there is no script{named}; give a Python file, or -m and a module, after the flags")
     if ours:
