@@ -173,19 +173,22 @@ class Answer:
         allowed = self.allowed(view) * max(1.0, norm / max(usual, 1e-300)) + 4 * SURE * self.roundoff * sizes
         return bool((np.abs(view.gradient - value) <= allowed)[view.mask].all())
 
-    def factors(self, view: View) -> tuple[float, float]:
-        """Between which factors is that by which the gradient is the mean, within the bound of rounding; else (inf, 0).
+    def factors(self) -> tuple[float, float]:
+        """Between which factors is that by which the gradient is the mean, on all ranks, within the bound of rounding.
 
-        The factor is that of least squares. A multiplication rounds no more often than the mean does.
+        The first is larger than the second if there is none. The factor is that of least squares. A multiplication
+        rounds no more often than the mean does.
         """
-        if view.gradient is None or view.mask.sum() < 2:
-            return np.inf, 0.0
-        mean, ratio = self.expected(view)[view.mask], self.ratio(view)
-        error = 3 * abs(ratio) * self.allowed(view)[view.mask]
-        slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
-        distance = np.abs(view.gradient[view.mask] - ratio * mean)
-        within = ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
-        return (ratio - slack, ratio + slack) if within else (np.inf, 0.0)
+        least, most = 0.0, np.inf
+        for view in self.views:
+            mean, ratio = self.expected(view)[view.mask], self.ratio(view)
+            error = 3 * abs(ratio) * self.allowed(view)[view.mask]
+            slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
+            if view.gradient is None or ratio <= 0 or (
+                    np.abs(view.gradient[view.mask] - ratio * mean) > error + slack * np.abs(mean)).any():
+                return np.inf, 0.0
+            least, most = max(least, ratio - slack), min(most, ratio + slack)
+        return least, most
 
     def unlike_on_the_row(self) -> bool:
         """Whether the ranks of tensor parallelism have different gradients of a parameter that each of them holds."""

@@ -266,12 +266,13 @@ class Round:
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
             cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
         if not cause:
-            factors = [each.factors(where) for each, where in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
-            scaled = all(low <= high for low, high in factors)
+            factors = [each.factors() for each, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
+            least, most = max(low for low, _ in factors), min(high for _, high in factors)
+            scaled = least <= most or (all(low <= high for low, high in factors)
+                                       and all(where.mask.sum() > 1 for _, where in wrong))
             self.book.judge("gradient", *((WITHIN, f"{mean}, multiplied by the script ({answer.name} by "
                                            f"{answer.ratio(view):.4g})") if scaled else (NOT_JUDGED, text)))
-            self.book.scaled.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], *(
-                (max(low for low, _ in factors), min(high for _, high in factors)))))
+            self.book.scaled.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], least, most))
             return scaled
         others = f"; {len(wrong)} of {count} parameters are concerned" if len(wrong) > 1 else ""
         step = self.steps[view.rank]
