@@ -57,8 +57,7 @@ def check_complex_and_bool(rank, size):
     tensor = torch.complex(brought(rank), brought(rank + 1))
     dist.all_reduce(tensor)
     same(tensor, torch.complex(all_brought(size).sum(0), all_brought(size + 1)[1:].sum(0)))
-    said = torch.tensor([rank == 0, True, False])
-    dist.all_reduce(said, ReduceOp.MAX)
+    dist.all_reduce(said := torch.tensor([rank == 0, True, False]), ReduceOp.MAX)
     same(said, torch.tensor([True, True, False]))
 
 

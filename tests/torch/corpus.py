@@ -169,11 +169,6 @@ def scaled_to_shards(model, norm):
         p.grad.to_local().mul_(norm / norms.norm())
 
 
-def with_noise(model, optimizer, step):
-    generator = torch.Generator().manual_seed(step)
-    gradients_by(lambda g: g.add_(torch.randn(g.shape, generator=generator)))(model)
-
-
 def searching(model):
     return torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe")
 
@@ -889,7 +884,8 @@ CASES |= {
         w, unscaled_and_clipped, steps=5, precision=torch.float16, init_scale=2.0 ** 40, growth_interval=2)),
     "zero_redundancy": Case(lambda w: w.train(
         model := w.ddp(), ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))),
-    "noisy_gradients": Case(lambda w: w.train(w.ddp(), between=with_noise)),
+    "noisy_gradients": Case(lambda w: w.train(w.ddp(), between=gradients_by(
+        lambda g: g.add_(torch.randn(g.shape, generator=torch.Generator().manual_seed(len(w.seen))))))),
     "scaled_by_hand": Case(lambda w: w.train(w.ddp(), micro=3, divisor=1, between=gradients_by(lambda g: g.div_(3)))),
     "tensor_parallel_clipped": Case(lambda w: w.train(tensor_parallel(w, PAIR), micro=2, between=clipped(0.01))),
     "sequence_parallel": Case(
