@@ -126,7 +126,8 @@ class Updates:
                     if parameter in hooked and parameter._backward_hooks]
         if any(hook in hooks[:-1] for hook, hooks in hooks_of):
             step.reasons.append("a hook of the script changes gradients after the check has seen them")
-        step.touched |= any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
+        step.touched |= not isinstance(optimizer, nn.Module) and any(  # DeepSpeed's engine reduces in such hooks
+            getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
         step.states = self.states(optimizer)
         if not step.clips:
             window.notice_touched(optimizer)
