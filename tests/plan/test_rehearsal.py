@@ -48,7 +48,7 @@ def compared(row):
     A plan has the ranks that are first in tensor, context and expert direction; of equal data ranks it has the peaks,
     and of the first what it sends.
     """
-    plan, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.steps, [], []
+    plan, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.train.steps, [], []
     directions = row.config.directions
     for rank in range(0, row.config.all_ranks, directions.side_by_side):
         stage = plan.stages[directions.place(rank) // directions.side_by_side]

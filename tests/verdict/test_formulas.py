@@ -156,7 +156,7 @@ BROADCASTS = {"publish": "broadcasts"}
 def test_traffic_that_is_due(stage, keys, expected):
     found = config(stage, *keys)
     for rank in range(found.ranks):
-        assert due_on(found, rank, min(3, found.steps)) == expected
+        assert due_on(found, rank, min(3, found.train.steps)) == expected
 
 
 def test_broadcasts_that_are_due():

@@ -156,7 +156,7 @@ class Plan:
         configs = [row.config for row in self.rows]
         tokens = [f"sequences of {several(f'{config.model.task.inputs:,}' for config in configs)} tokens"] * any(
             config.model.task.tokens for config in configs)
-        reduced = several("each micro-batch" if config.part_by_part else "a step" for config in configs)
+        reduced = several("each micro-batch" if config.arithmetic.part_by_part else "a step" for config in configs)
         return ", ".join([
             *tokens, f"micro-batches of {several(config.train.micro_batch for config in configs)}",
             f"{several(config.block for config in configs)} in a step on a rank",

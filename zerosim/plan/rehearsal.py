@@ -203,13 +203,13 @@ def timed_replica(
     host = HostMemory(ObservedAllocator(shared, far), carry)
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
-    wire = config.weights_wire and timed_wire(config.weights_wire, clock, costs)
+    wire = config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs)
     rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
         gathering=gathering(config, gathers, wire), reducing=reducing,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
-        policy=None if kernels is None else partial(kernels.plan_of, config.policy))
+        policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
     rule.replica = replica
     if software.ahead:
         whole = replica.publishing
@@ -225,7 +225,7 @@ def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterato
         yield allocate(live, config.computing.weights, kind="buffers", owner="live parameters")
     bucket = min(cluster.bucket_elements, config.model.count) * (1 + config.parallel.overlap)
     if bucket and config.stage.sharded:
-        yield allocate(bucket, config.wire, kind="buffers", owner="buckets")
+        yield allocate(bucket, config.arithmetic.wire, kind="buffers", owner="buckets")
 
 
 def counted_on(config: Config, cluster: Cluster, counted: Allocator) -> Allocator:

@@ -191,7 +191,7 @@ class Least:
         key = alone(config).settings, row.scenario.cluster
         if key not in self._alone:
             self._alone[key] = layers_alone(row)
-        layers, cuts, earlier = self._alone[key], cuts_of(config), gradients if config.part_by_part else 0.0
+        layers, cuts, earlier = self._alone[key], cuts_of(config), gradients if config.arithmetic.part_by_part else 0.0
         piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
         passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
         seconds = max(config.block * sum(piece_ns[rank::ranks]) + before

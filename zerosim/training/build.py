@@ -50,6 +50,7 @@ from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
 from zerosim.stages.update import WeightUpdates
+from zerosim.training.buckets import Buckets
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.groups import RanksOfPipeline, groups_of
@@ -89,14 +90,14 @@ def replica(
     """
     second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
     addition = config.addition
-    widens = config.summed != config.computing.weights
+    widens = config.arithmetic.accumulate != config.computing.weights
     accumulate = widening(addition.accumulate, allocate) if widens else addition.accumulate
     state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         dropout.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
-    buckets, every_unit = config.buckets, (config.whole or config).model.units
+    buckets, every_unit = Buckets(config.parallel.bucket_bytes), (config.whole or config).model.units
     storage, rule = storage_of(config, allocate, host, config.rule, comm.instruments)
     return Replica(
         comm=comm,
@@ -104,13 +105,13 @@ def replica(
         tape=watched(config, comm, Tape(
             allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
             shelf(config, allocate, host, groups), over(groups, perform),
-            config.outputs, config.parallel.recompute_keeps, policy or config.policy,
+            config.arithmetic.output, config.parallel.recompute_keeps, policy or config.arithmetic.policy,
             config.model.loss_over,
         )),
         rule=rule,
         reduction=GradientReduction(
-            wire=config.wire,
-            accumulates_in_float32=config.accumulates_in_float32,
+            wire=config.arithmetic.wire,
+            accumulates_in_float32=config.arithmetic.accumulates_in_float32,
             to_all=config.parallel.gradients == "all_reduce",
         ),
         accumulation=config.accumulation,
@@ -148,7 +149,7 @@ def on_rank(
 
 def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
     """The way of updated weights to the ranks that do not own them."""
-    if config.of_matrices:
+    if config.rule.optimizer.of_matrix is not None:
         return OfMatrices(rule)
     return PUBLISHING[config.parallel.publish if config.stage.publishes else "weights"]()
 
@@ -202,7 +203,8 @@ def reduce_scatter(
 
     `wire` replaces the format of quantised gradients.
     """
-    addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
+    addition, name, buckets = config.addition, "reduce_scatter", Buckets(config.parallel.bucket_bytes)
+    wire = wire or config.arithmetic.gradients_wire
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
@@ -212,7 +214,7 @@ def reduce_scatter(
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
     """The sum of a chunk over the ranks that hold copies of it, in different groups."""
-    collective, chunked = config.addition.collective, config.buckets.chunked
+    collective, chunked = config.addition.collective, Buckets(config.parallel.bucket_bytes).chunked
     if config.mesh.replicas == 1 or collective is None:
         return lambda *_: None
     halves = comm.named("all_reduce", collective), comm.named("all_reduce", ring.all_gather)
@@ -234,7 +236,7 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
 
 def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None = None) -> Gathering:
     """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
-    secondary, quantized = config.parallel.secondary_ranks, config.weights_wire
+    secondary, quantized = config.parallel.secondary_ranks, config.arithmetic.weights_wire
     fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
     if secondary:
         fill = SecondCopy(secondary, fill)

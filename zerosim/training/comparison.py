@@ -74,7 +74,7 @@ class Evidence:
 
 def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
     """The fingerprint of every place."""
-    sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
+    sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.train.steps else None
     return [fingerprint(config.model.units, snapshot, config.ranks, sha256) for snapshot in snapshots]
 
 

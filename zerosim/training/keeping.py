@@ -60,7 +60,7 @@ def begin(experiment: Experiment) -> ExitStack:
 
 def is_saved_after(experiment: Experiment, config: Config, step: int) -> bool:
     """Whether a row is saved after this step: after each of so many steps, and after the last."""
-    return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.steps)
+    return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.train.steps)
 
 
 def save(
@@ -134,7 +134,7 @@ def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_pytho
 def resumptions(experiment: Experiment) -> list[str]:
     """The checkpoint from which each row resumes, if it does, in words."""
     return [
-        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.path}, saved by "
+        f"{row.name} resumes after step {row.done} of {row.train.steps}, from {row.resumed.path}, saved by "
         f"{row.resumed.about['stage']} on {plural(row.resumed.about['ranks'], 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]

@@ -192,7 +192,7 @@ def in_float64(config: Config) -> Config:
                     micro_batches=2 * directions.pipeline if directions.pipeline > 1 else 1)
     undropped = replace(config.keys, dropout=0.0)
     return replace(
-        config.on(1).by("ddp"), parallel=parallel, train=train, keys=undropped, resumed=None, initial=None,
+        config.on(1), stage_key="ddp", parallel=parallel, train=train, keys=undropped, resumed=None, initial=None,
         model=build(undropped, config.model.task, config.layers))
 
 

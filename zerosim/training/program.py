@@ -107,7 +107,7 @@ def train_alone(
     in_one_process = (fingerprints(config, snapshots) for snapshots in alone(experiment, config))
     history: dict[int, Fingerprint] = {}
     place = config.directions.place(comm.rank)
-    progress.begin("one process", config.steps)
+    progress.begin("one process", config.train.steps)
     for places in published(comm, in_one_process if comm.rank == 0 else None):
         snapshot = places[place % len(places)]
         history[snapshot.step] = snapshot
@@ -192,7 +192,7 @@ class Run:
         if ranks is None:
             return None
         traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
-        last = history[config.steps] if history else None
+        last = history[config.train.steps] if history else None
         disagreement = None
         if last is not None and evidence is None:
             gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
@@ -252,7 +252,7 @@ class Run:
         self.world.take_buffers_from(self.replica.allocate)
         for ledger in (self.ledger, self.host):
             ledger.begin_peak()
-        progress.begin(self.title, config.steps)
+        progress.begin(self.title, config.train.steps)
         for batch in self.experiment.of_rank(config, self.replica.comm.rank):
             HERE.set(Location(batch.step, self.config.name))
             partial_loss = self.run_one(batch)
@@ -296,7 +296,7 @@ class Run:
         tracer = self.tracer if batch.step in self.experiment.traced else None
         if tracer:
             tracer.begin()
-        if tracer or batch.step == self.config.steps:
+        if tracer or batch.step == self.config.train.steps:
             self.began_ns = self.ledger.begin_curve()
         self.injected.begin(batch.step)
         started = time.perf_counter()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,13 +88,13 @@ class Arithmetic:
     the master copy alone.
     """
 
-    compute: npt.DTypeLike
+    compute: np.dtype[Any]
     policy: Policy
-    output: npt.DTypeLike
+    output: np.dtype[Any]
     weights_wire: Format | None
     gradients_wire: Format | None
-    accumulate: npt.DTypeLike
-    wire: npt.DTypeLike
+    accumulate: np.dtype[Any]
+    wire: np.dtype[Any]
     accumulates_in_float32: bool
     part_by_part: bool
     publishes_updates: bool

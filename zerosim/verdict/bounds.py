@@ -143,7 +143,8 @@ def moved_between(config: Config, updates: int) -> Between:
     if not config.on_host:
         return {}
     size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FP32_BYTES)
-    narrow = min(size, config.computing.weights.itemsize, config.wire.itemsize, config.summed.itemsize)
+    rounded = config.arithmetic
+    narrow = min(size, *(dtype.itemsize for dtype in (rounded.compute, rounded.wire, rounded.accumulate)))
     mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
@@ -161,14 +162,15 @@ def peaks_between(config: Config) -> Between:
     resting, model, stage, parallel = resting_bytes(config), config.model, config.stage, config.parallel
     lengths = sorted((shard(unit.count, replace(config.mesh, group=1)) for unit in model.units), reverse=True)
     whole, most = sum(lengths), lengths[0] if lengths else 0
-    wide = max(config.summed.itemsize, config.wire.itemsize, config.precision.weights.itemsize)
+    sums = config.arithmetic.accumulate, config.arithmetic.wire, config.precision.weights
+    wide = max(dtype.itemsize for dtype in sums)
     near = {kind: 3 * most * FP32_BYTES for kind in MODEL_STATES if kind in config.on_host}
     full = 0
     if stage.gathers:
         again = any(later_uses(model, unit) > 1 for unit in model.units)
         kept = whole if not parallel.reshard_after_forward or again else most
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
-    at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
+    at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.arithmetic.part_by_part
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
     contributions = 3 + bool(config.keys.tied)  # the sum, a micro-batch's (two of a tied unit), and a working copy
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)

@@ -302,10 +302,10 @@ def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[
 
 def order(config: Config, chunk: int) -> str:
     """The order in which a row adds one chunk, in words."""
-    again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
-    sent = config.parallel.quantized_gradients
+    rounded, sent = config.arithmetic, config.parallel.quantized_gradients
+    again = f", {config.reductions} times, and these sums left to right" if rounded.part_by_part else ""
     codes = f", sent as {sent}" if sent != "none" else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
-    return (f"{declared_order(config, chunk)}{again}, in {config.wire} over ranks and {config.summed} over "
+    return (f"{declared_order(config, chunk)}{again}, in {rounded.wire} over ranks and {rounded.accumulate} over "
             f"micro-batches{cast}{codes}")

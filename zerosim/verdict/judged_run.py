@@ -73,15 +73,11 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
 def what_it_needs(measured: Measurement) -> RowOutcome:
     """The memory that a row which did not fit would need, and the other stages whose states would fit."""
     config, allowed = measured.config, measured.config.memory_limit_mb * 10**6
+    peaks = {stage: expected(replace(config, stage_key=stage)).peak_bytes
+             for stage in STAGES if stage != config.stage_key}
     return RowOutcome(
         measured, needed_bytes=resting_bytes(config).total, allowed_bytes=allowed, would_fit=[
-            stage for stage in STAGES if stage != config.stage_key and would_fit(config.by(stage), allowed)])
-
-
-def would_fit(config: Config, allowed_bytes: int) -> bool:
-    """Whether the model states, and the units that are full at a time, fit in `allowed_bytes`."""
-    peak = expected(config).peak_bytes
-    return sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed_bytes
+            stage for stage, peak in peaks.items() if sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed])
 
 
 def memory_due(config: Config, rank: int, updates: int, copies: int | None = None) -> RankMemory:

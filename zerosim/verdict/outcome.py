@@ -294,8 +294,8 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
     if row.equal is False:
         yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
-    if row.measured.updates != row.config.steps and not row.config.scaling().dynamic:
-        yield (f"counts {row.measured.updates} updates in {row.config.steps} steps, but no update may be skipped")
+    if row.measured.updates != row.config.train.steps and not row.config.scaling().dynamic:
+        yield (f"counts {row.measured.updates} updates in {row.config.train.steps} steps, but no update may be skipped")
     if row.measured.disagreement:
         yield row.measured.disagreement
     yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic))

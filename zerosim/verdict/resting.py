@@ -62,7 +62,7 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
     """The bytes that each rank keeps of one unit in a memory, by kind: with padding, and by the formula without it."""
     sharded, mesh = config.stage.sharded, config.mesh
     state = config.precision.state.itemsize * len(config.rule.slots)
-    per_element = of_parameter(config.precision, state, wide=config.accumulates_in_float32)
+    per_element = of_parameter(config.precision, state, wide=config.arithmetic.accumulates_in_float32)
     resting: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
         if unit.frozen and kind != "parameters":

@@ -115,7 +115,7 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
 
 def in_place(config: Config) -> bool:
     """Whether the sum of gradients over ranks makes no copies of them."""
-    return config.addition.collective is not None and config.wire == config.summed
+    return config.addition.collective is not None and config.arithmetic.wire == config.arithmetic.accumulate
 
 
 class StepsOnShapes:
@@ -148,7 +148,7 @@ class StepsOnShapes:
     def _replica(self, config: Config, norms: "NoSums") -> Replica:
         comm = Uncalled(LoneRank(0, config.ranks))
         second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
-        wire = config.weights_wire and SilentWire(config.weights_wire)
+        wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
         return on_shapes(
             config, comm, second.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
             NoNumbers(config.rule), norms, gathering=gathering(config, second, wire), reducing=second)
@@ -172,7 +172,7 @@ def on_shapes(
     built = replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy)
     built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.group("tensor", config.directions.tensor)})
     storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
-    wire = config.gradients_wire and SilentWire(config.gradients_wire)
+    wire = config.arithmetic.gradients_wire and SilentWire(config.arithmetic.gradients_wire)
     return replace(
         built, norms=norms, storage=storage, rule=updates, publishing=publishing(config, rule), gathering=gathering,
         overlap=reducing if config.parallel.overlap else None,
