@@ -9,8 +9,9 @@ that they catch what is counted, kept or computed a multiple of times, and never
     peaks         at least what rests between steps; weights at most those and two or three full units, gradients those
                   of the whole model, or a shard and some units, by the ZeRO paper's stages
     activations   at least each block's input (2 s b h bytes in 16 bits), at most what Korthikanti et al. count: of each
-                  product its input and its output, for each head and token a row of the softmax; and as work arrays
-                  of backward twice those of the largest layer in 32 bits
+                  product its input and its output, for each head and token a row of the softmax; once more where
+                  backward of the weights comes later; and in 32 bits the gradients of outputs, and as work arrays of
+                  backward four times those of the largest layer
 
 Sources: Kaplan et al., "Scaling laws for neural language models" (2020), section 2.1; Korthikanti et al., "Reducing
 activation recomputation in large transformer models" (2022), sections 4.1 and 5; Rajbhandari et al., "ZeRO" (2020).
@@ -33,8 +34,9 @@ Between = dict[str, tuple[int, int]]
 SENT, MOVED = "sent to tensor ranks", "moved between host and device"
 WITH_FORMULAS = ("mlp", "transformer", "mixture")
 """The kinds of models whose products are known without their code."""
-WORKING = 2
-"""How many times the activations of the largest layer backward may have as gradients and work arrays."""
+WORKING = 4
+"""How many times the activations of the largest layer backward may have as work arrays: of y and x the gradients, and
+of a function between them a slope and what it is computed from."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ def tensor_bytes_between(config: Config) -> Between:
 def moved_between(config: Config, updates: int) -> Between:
     """The bytes of model states that a rank copies to its host and back in a run's steps, with so many updates.
 
-    ZeRO-Offload copies a shard's gradient down and its weights up for each update; offloaded weights come up for each
-    pass.
+    ZeRO-Offload copies a shard's gradient down and its weights up for each update, but for updates that are published,
+    which are no states; offloaded weights come up for each pass.
     """
     if not config.on_host:
         return {}
@@ -149,8 +151,10 @@ def moved_between(config: Config, updates: int) -> Between:
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
                   for unit in config.model.units if not unit.frozen)
+    differs = config.rule.optimizer.of_matrix is not None or (
+        config.stage.publishes and config.parallel.publish == "updates")
     least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
-        2 * updated * narrow * updates)
+        (2 - differs) * updated * narrow * updates)
     uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
     fetched = weights * uses * config.passes * ("parameters" in config.on_host)
     most = config.steps_here * item * (updated * (config.reductions + 2) + fetched)
@@ -172,7 +176,8 @@ def peaks_between(config: Config) -> Between:
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
     at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.arithmetic.part_by_part
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
-    contributions = 3 + bool(config.keys.tied)  # the sum, a micro-batch's (two of a tied unit), and a working copy
+    # The sum, a micro-batch's (two of a tied unit), each also in the width of its products, and a working copy.
+    contributions = 2 + (1 + bool(config.keys.tied)) * (1 + (config.autocast is not None))
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
     ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
                 "optimizer": resting.optimizer}
@@ -186,7 +191,8 @@ def peaks_between(config: Config) -> Between:
 def activations_between(config: Config) -> tuple[int, int]:
     """The bytes of activations at the peak on one rank.
 
-    A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one.
+    A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one. Ranks
+    that share a micro-batch add gradients of weights that all have as arrays of the graph.
     """
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
@@ -202,8 +208,12 @@ def activations_between(config: Config) -> tuple[int, int]:
         parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
         parallel.model_chunks)
     cast = config.autocast.weights.itemsize if config.autocast else 0
-    ceiling = tokens * ((size + cast) * alive * sum(kept.values())
-                        + WORKING * max(size, FP32_BYTES) * max(kept.values(), default=0))
+    wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
+    ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * task.outputs)
+                        + WORKING * wide * max(kept.values(), default=0))
+    if config.directions.side_by_side > 1:
+        ceiling += wide * max((stop - start for unit in model.units for start, stop in map(unit.bounds, unit.numbers)),
+                              default=0)
     return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)
 
 
