@@ -120,15 +120,16 @@ def tensor_bytes_between(config: Config) -> Between:
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
     repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each
-    token also the maximum, the sum and the picked score. Only of a transformer, since experts are cut otherwise.
+    token also the maximum, the sum and the picked score. Only of a transformer whose attention has no latents: experts
+    and latents are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
-    if keys.kind != "transformer" or config.directions.places != ranks or ranks == 1:
+    if keys.kind != "transformer" or keys.latent or config.directions.places != ranks or ranks == 1:
         return {}
     tokens = config.steps_here * config.block * config.train.micro_batch * config.in_one_piece.task.inputs
     half = tokens * keys.width * config.computing.weights.itemsize * (ranks - 1) / ranks
     trained = all(not unit.frozen for unit in config.model.units)
-    more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel + 2 * bool(keys.latent))
+    more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel)
     more += 2 * keys.layers * parallel.partition_activations
     ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
     widest = 1 if config.autocast is None else 2
@@ -179,10 +180,9 @@ def peaks_between(config: Config) -> Between:
     # The sum, a micro-batch's (two of a tied unit), each also in the width of its products, and a working copy.
     contributions = 2 + (1 + bool(config.keys.tied)) * (1 + (config.autocast is not None))
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
-    ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
-                "optimizer": resting.optimizer}
+    more = {"parameters": full, "gradients": gradients, "optimizer": 0}
     between: Between = {
-        f"{kind} at the peak": (getattr(resting, kind), ceilings[kind] + near.get(kind, 0)) for kind in MODEL_STATES}
+        f"{kind} at the peak": (kept, kept + more[kind] + near.get(kind, 0)) for kind, kept in resting.items()}
     if config.keys.kind in WITH_FORMULAS:
         between["activations at the peak"] = activations_between(config)
     return between
@@ -192,7 +192,8 @@ def activations_between(config: Config) -> tuple[int, int]:
     """The bytes of activations at the peak on one rank.
 
     A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one. Ranks
-    that share a micro-batch add gradients of weights that all have as arrays of the graph.
+    that share a micro-batch add gradients of weights that all have as arrays of the graph, and so do products of
+    experts.
     """
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
@@ -211,7 +212,7 @@ def activations_between(config: Config) -> tuple[int, int]:
     wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
     ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * task.outputs)
                         + WORKING * wide * max(kept.values(), default=0))
-    if config.directions.side_by_side > 1:
+    if config.directions.side_by_side > 1 or keys.kind == "mixture":
         ceiling += wide * max((stop - start for unit in model.units for start, stop in map(unit.bounds, unit.numbers)),
                               default=0)
     return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)

@@ -99,9 +99,10 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     bytes_moved, once = run.moved_in(updates or steps), len(run.moved) or 1
     if updates and skipped:
         bytes_moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
+    in_place = config.addition.collective is not None and config.arithmetic.wire == config.arithmetic.accumulate
     known[updates] = ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
-        bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
+        bounded=frozenset({"gradients"}) if config.parallel.overlap and not in_place else frozenset(),
         peak_total=run.ledger.peak_total,
         overlapped_bytes=run.overlapped.peak["buffers"],
         host_peak_bytes=dict(+run.host.peak),
@@ -113,11 +114,6 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     return known[updates]
 
 
-def in_place(config: Config) -> bool:
-    """Whether the sum of gradients over ranks makes no copies of them."""
-    return config.addition.collective is not None and config.arithmetic.wire == config.arithmetic.accumulate
-
-
 class StepsOnShapes:
     """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves to the host and back."""
 
@@ -125,7 +121,15 @@ class StepsOnShapes:
         self.ledger, self.overlapped, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
+        comm = Uncalled(LoneRank(0, config.ranks))
+        second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
+        wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
+        self.replica = on_shapes(
+            config, comm, second.allocate, self.calls,
+            HostMemory(ObservedAllocator(extent, self.host), lambda what, owner, into, source: self.host.moved(
+                what, owner, source.nbytes)),
+            NoNumbers(config.rule), NoSums(np.inf if skipped else 0.0, self.calls, config.whole),
+            gathering=gathering(config, second, wire), reducing=second)
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
@@ -144,18 +148,6 @@ class StepsOnShapes:
         if not self.moved:
             return Counter()
         return self.moved[0] + Counter({what: (steps - 1) * count for what, count in self.moved[-1].items()})
-
-    def _replica(self, config: Config, norms: "NoSums") -> Replica:
-        comm = Uncalled(LoneRank(0, config.ranks))
-        second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
-        wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
-        return on_shapes(
-            config, comm, second.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
-            NoNumbers(config.rule), norms, gathering=gathering(config, second, wire), reducing=second)
-
-    def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
-        """Count a copy to the host or back, and copy nothing."""
-        self.host.moved(what, owner, source.nbytes)
 
 
 def on_shapes(
@@ -189,7 +181,8 @@ class TapeCalls:
         self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in sizes}
         self.pipeline: dict[str, TapeGroup] = {
             "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
-        self._carried_out = over(self.groups, run or without_draws)
+        self._carried_out = over(self.groups, run or (
+            lambda step, function, *arrays, **named: perform(step, function, *arrays, **undrawn(named))))
 
     def group(self, name: str, size: int) -> "CountedGroup":
         """A group whose calls are no operation's, and are counted at once."""
@@ -251,11 +244,6 @@ def whole_batch(config: Config, step: int = 1) -> Batch:
     elif task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
     return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples * targets[0].size, 0)
-
-
-def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-    """`perform` for arrays without numbers."""
-    return perform(step, function, *arrays, **undrawn(named))
 
 
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:
