@@ -119,8 +119,8 @@ def tensor_bytes_between(config: Config) -> Between:
     """The bytes that each rank sends to tensor ranks in a run's steps, by Megatron-LM: four all-reduces a block.
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
-    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each
-    token also the maximum, the sum and the picked score. Only of a transformer whose attention has no latents: experts
+    repeats two; sequence parallelism gathers inputs again, and adds gradients of weights that are not cut; with a cut
+    vocabulary ends communicate too, of each token also the maximum, the sum and the picked score. Only of a transformer whose attention has no latents: experts
     and latents are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
@@ -133,8 +133,11 @@ def tensor_bytes_between(config: Config) -> Between:
     more += 2 * keys.layers * parallel.partition_activations
     ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
     widest = 1 if config.autocast is None else 2
-    return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)),
-                             math.ceil(half * widest * (8 * keys.layers + more + ends + 16 / keys.width)))}
+    alike = parallel.sequence_parallel * sum(
+        math.prod(place.shape) for unit in config.model.units for place in unit.places if not place.parameter.cut)
+    most = half * (8 * keys.layers + more + ends + 16 / keys.width) + 2 * alike * (
+        config.steps_here * config.block * config.computing.weights.itemsize * (ranks - 1) / ranks)
+    return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)), math.ceil(widest * most))}
 
 
 def moved_between(config: Config, updates: int) -> Between:
@@ -175,7 +178,8 @@ def peaks_between(config: Config) -> Between:
         again = any(later_uses(model, unit) > 1 for unit in model.units)
         kept = whole if not parallel.reshard_after_forward or again else most
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
-    at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.arithmetic.part_by_part
+    later = config.at_once < config.block and not config.arithmetic.part_by_part
+    at_end = "gradients" in stage.sharded and (later or config.whole is not None)
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
     # The sum, a micro-batch's (two of a tied unit), each also in the width of its products, and a working copy.
     contributions = 2 + (1 + bool(config.keys.tied)) * (1 + (config.autocast is not None))
