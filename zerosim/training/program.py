@@ -47,7 +47,7 @@ from zerosim.training.comparison import (
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.keeping import is_saved_after, save
-from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
+from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
@@ -192,7 +192,7 @@ class Run:
         if ranks is None:
             return None
         traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
-        last = history[config.train.steps] if history else None
+        last, pipelines = history[config.train.steps] if history else None, len(passes) // config.directions.pipeline
         disagreement = None
         if last is not None and evidence is None:
             gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
@@ -206,7 +206,7 @@ class Run:
             losses=self.losses,
             wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
             operations=[*every_operations],
-            passes=by_pipeline([*passes], config.directions.pipeline),
+            passes=[[*passes[first::pipelines]] for first in range(pipelines if pipelines < len(passes) else 0)],
             hosts=self.hosts,
             traffic=[*traffic],
             memory=[*memories],

@@ -120,8 +120,8 @@ def tensor_bytes_between(config: Config) -> Between:
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
     repeats two; sequence parallelism gathers inputs again, and adds gradients of weights that are not cut; with a cut
-    vocabulary ends communicate too, of each token also the maximum, the sum and the picked score. Only of a transformer whose attention has no latents: experts
-    and latents are cut otherwise.
+    vocabulary ends communicate too, of each token also the maximum, the sum and the picked score. Only of a
+    transformer whose attention has no latents: experts and latents are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
     if keys.kind != "transformer" or keys.latent or config.directions.places != ranks or ranks == 1:

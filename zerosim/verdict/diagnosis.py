@@ -21,7 +21,7 @@ from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.build import alone
-from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
+from zerosim.training.comparison import WEIGHTS, Evidence, comparable_chunks, published, states
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
@@ -122,7 +122,7 @@ def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence
     what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
     unit = None if evidence.unit is None else config.model.units[evidence.unit]
     if unit is not None:
-        theirs = comparable(what, split(with_padding(states(snapshot, unit)[what], chunks), chunks)[evidence.chunk])
+        theirs = comparable_chunks(what, states(snapshot, unit)[what], chunks)[evidence.chunk]
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(theirs))
     first = int(differs[0])
     layer, parameter, name, index = None, what, what, tuple[int, ...]()
