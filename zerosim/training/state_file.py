@@ -132,6 +132,7 @@ class Saved:
 
     path: Path
     about: Mapping[str, Any]
+    headings: Sequence[Heading]
     opened: Any
 
     @property
@@ -142,12 +143,6 @@ class Saved:
     def losses(self) -> Array:
         """The losses of all steps so far."""
         return self.array(LOSSES, [self.step])
-
-    @property
-    def headings(self) -> list[Heading]:
-        """The arrays of the file, in its order."""
-        parts = {name: self.opened.get_slice(name) for name in self.opened.offset_keys()}
-        return [(name, OF_NAMES[part.get_dtype()], part.get_shape()) for name, part in parts.items()]
 
     def array(self, name: str, shape: Sequence[int]) -> Array:
         """An array. Raises `CheckpointError` if it is missing or has a different shape."""
@@ -176,9 +171,10 @@ def read(path: Path) -> Saved:
         if (sha256, header_sha256(metadata["zerosim"], header)) != (metadata["sha256"], metadata["header_sha256"]):
             raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint")
         msgspec.convert(about, About)
-        saved = Saved(path, about | {"sha256": sha256}, safe_open(path, "np"))
-        assert saved.headings
-        return saved
+        opened: Any = safe_open(path, "np")
+        parts = {name: opened.get_slice(name) for name in header}
+        headings = [(name, OF_NAMES[part.get_dtype()], part.get_shape()) for name, part in parts.items()]
+        return Saved(path, about | {"sha256": sha256}, headings, opened)
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
     except (AttributeError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:

@@ -10,8 +10,8 @@ that they catch what is counted, kept or computed a multiple of times, and never
                   of the whole model, or a shard and some units, by the ZeRO paper's stages
     activations   at least each block's input (2 s b h bytes in 16 bits), at most what Korthikanti et al. count: of each
                   product its input and its output, for each head and token a row of the softmax; once more where
-                  backward of the weights comes later; and in 32 bits the gradients of outputs, and as work arrays of
-                  backward four times those of the largest layer
+                  backward of the weights comes later; in 32 bits the gradient of a layer's output, and as work
+                  arrays of backward four times those of the largest layer
 
 Sources: Kaplan et al., "Scaling laws for neural language models" (2020), section 2.1; Korthikanti et al., "Reducing
 activation recomputation in large transformer models" (2022), sections 4.1 and 5; Rajbhandari et al., "ZeRO" (2020).
@@ -214,7 +214,8 @@ def activations_between(config: Config) -> tuple[int, int]:
         parallel.model_chunks)
     cast = config.autocast.weights.itemsize if config.autocast else 0
     wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
-    ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * task.outputs)
+    between = max(task.outputs, keys.width if task.tokens else max(task.inputs, *keys.hidden, 0))
+    ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * between)
                         + WORKING * wide * max(kept.values(), default=0))
     if config.directions.side_by_side > 1 or keys.kind == "mixture":
         ceiling += wide * max((stop - start for unit in model.units for start, stop in map(unit.bounds, unit.numbers)),
