@@ -33,7 +33,7 @@ from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Publishing, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
-from zerosim.training.build import gathering, stepping
+from zerosim.training.build import stepping
 from zerosim.training.config import Config
 from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
@@ -207,7 +207,7 @@ def timed_replica(
     rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
-        gathering=gathering(config, gathers, wire), reducing=reducing,
+        gathers=gathers, reducing=reducing, weights_wire=wire,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
         policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
     rule.replica = replica

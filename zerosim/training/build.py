@@ -1,7 +1,7 @@
 """Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from zerosim.autograd.operations import dropout
 from zerosim.autograd.player import Perform, perform
-from zerosim.autograd.shelf import Shelf, in_memory, offloaded, partitioned
+from zerosim.autograd.shelf import in_memory, offloaded, partitioned
 from zerosim.autograd.tape import Policy, Tape, Total
-from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
+from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroup, TapeGroups, over
 from zerosim.collectives import ring
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Array, Kind
@@ -31,7 +31,6 @@ from zerosim.stages.gathering import (
     OfMatrices,
     Prefetched,
     Quantized,
-    RewritesMatrices,
     SecondCopy,
     WhenUsed,
 )
@@ -42,14 +41,12 @@ from zerosim.stages.replica import (
     Gathering,
     GradientReduction,
     Initial,
-    Publishing,
     Replica,
 )
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
-from zerosim.stages.update import WeightUpdates
 from zerosim.training.buckets import Buckets
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
@@ -77,59 +74,81 @@ def of_place(
     return flat
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a replica that a run, shapes and plans have each of their own: an update rule and norms, channels of
+    prefetches and of overlapped reductions, an allocator of states, the shelf's group, formats of quantised messages.
+    """
+
+    rule: Any
+    norms: SquareSums
+    gathers: SecondChannel
+    reducing: SecondChannel
+    allocate: Allocator
+    shelf_group: TapeGroup | None = None
+    weights_wire: WireFormat | None = None
+    gradients_wire: WireFormat | None = None
+
+
 def replica(
-    config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, host: HostMemory = HOST,
-    groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, policy: Policy | None = None,
+    config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None, *,
+    perform: Perform = perform, host: HostMemory = HOST, groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE,
+    policy: Policy | None = None, parts: Parts | None = None,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
     tape. The tape's collectives run over `groups`, and the norm is added over `pipeline` too. `policy` replaces the
-    configured policy of the tape.
+    configured policy of the tape, and `parts` those of a run.
     """
-    second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
-    addition = config.addition
-    widens = config.arithmetic.accumulate != config.computing.weights
-    accumulate = widening(addition.accumulate, allocate) if widens else addition.accumulate
-    state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
+    if parts is None:
+        second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
+        units = [unit for unit in (config.whole or config).model.units if not unit.frozen]
+        parts = Parts(config.rule, SquareSums(groups, pipeline, units), second, second, allocate)
+    arithmetic, addition, parallel, stage = config.arithmetic, config.addition, config.parallel, config.stage
+    widens, chunked = arithmetic.accumulate != arithmetic.compute, Buckets(parallel.bucket_bytes).chunked
+    state = TrainingState(Layouts(config.mesh_of(comm.rank), stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         dropout.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
-    buckets, every_unit = Buckets(config.parallel.bucket_bytes), (config.whole or config).model.units
-    storage, rule = storage_of(config, allocate, host, config.rule, comm.instruments)
+    kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
+    group = parts.shelf_group or groups.get("tensor", Direction("tensor"))
+    storage = Storage(config.on_host, parts.allocate, host)
+    rule = observed(parts.rule, comm.instruments, update="update", differences="update", apply="update")
+    by_matrix = config.rule.optimizer.of_matrix is not None
     return Replica(
         comm=comm,
         model=config.model,
         tape=watched(config, comm, Tape(
-            allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
-            shelf(config, allocate, host, groups), over(groups, perform),
-            config.arithmetic.output, config.parallel.recompute_keeps, policy or config.arithmetic.policy,
-            config.model.loss_over,
+            allocate, widening(addition.accumulate, allocate) if widens else addition.accumulate,
+            config.in_one_piece.lowest_trained, draw, config.recomputed,
+            partitioned(kept, group, allocate) if parallel.partition_activations else kept, over(groups, perform),
+            arithmetic.output, parallel.recompute_keeps, policy or arithmetic.policy, config.model.loss_over,
         )),
-        rule=rule,
+        rule=StoredUpdates(rule, storage) if config.on_host else rule,
         reduction=GradientReduction(
-            wire=config.arithmetic.wire,
-            accumulates_in_float32=config.arithmetic.accumulates_in_float32,
-            to_all=config.parallel.gradients == "all_reduce",
+            wire=arithmetic.wire,
+            accumulates_in_float32=arithmetic.accumulates_in_float32,
+            to_all=parallel.gradients == "all_reduce",
         ),
         accumulation=config.accumulation,
-        norms=SquareSums(groups, pipeline, [unit for unit in every_unit if not unit.frozen]),
+        norms=parts.norms,
         collectives=Collectives(
-            reduce_scatter=reduce_scatter(config, comm, allocate),
+            reduce_scatter=reduce_scatter(config, comm, allocate, parts.gradients_wire or arithmetic.gradients_wire),
             add_replicas=replicas_added(config, comm),
-            all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
-            gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
-            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", config.broadcast)),
+            all_gather=for_owners(chunked, comm.named("all_gather", addition.all_gather)),
+            gather_norms=for_owners(chunked, comm.named("gather_norms", ring.all_gather)),
+            broadcast=for_owners(Buckets(parallel.bucket_bytes).broadcast, comm.named("broadcast", config.broadcast)),
         ),
-        publishing=publishing(config, config.rule),
-        gathering=gathering(config, second),
-        overlap=second if config.parallel.overlap else None,
+        publishing=OfMatrices(parts.rule) if by_matrix else PUBLISHING[
+            parallel.publish if stage.publishes else "weights"](),
+        gathering=gathering(config, parts.gathers, parts.weights_wire or arithmetic.weights_wire),
+        overlap=parts.reducing if parallel.overlap else None,
         allocate=allocate,
         storage=storage,
         state=state,
-        param_dtype=config.computing.weights,
+        param_dtype=arithmetic.compute,
     )
 
 
@@ -145,13 +164,6 @@ def on_rank(
         here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
         host=host, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
     return own_replica, stepping(here, config.stage, observed, own_replica, neighbours, passes), passes
-
-
-def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
-    """The way of updated weights to the ranks that do not own them."""
-    if config.rule.optimizer.of_matrix is not None:
-        return OfMatrices(rule)
-    return PUBLISHING[config.parallel.publish if config.stage.publishes else "weights"]()
 
 
 def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
@@ -178,33 +190,10 @@ def stepping(
     return partial(here.step, SCHEDULES[config.parallel.schedule])
 
 
-def storage_of(
-    config: Config, allocate: Allocator, host: HostMemory, rule: WeightUpdates, instruments: Sequence[object]
-) -> tuple[Storage, WeightUpdates]:
-    """The storage of a row's states, and the update rule on that storage, which instruments observe."""
-    updates = observed(rule, instruments, update="update", differences="update", apply="update")
-    storage = Storage(config.on_host, allocate, host)
-    return storage, StoredUpdates(updates, storage) if config.on_host else updates
-
-
-def shelf(config: Config, allocate: Allocator, host: HostMemory, groups: TapeGroups) -> Shelf:
-    """The place where the row's tape keeps the inputs of recomputed units."""
-    parallel = config.parallel
-    kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
-    if not parallel.partition_activations:
-        return kept
-    return partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
-
-
-def reduce_scatter(
-    config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None = None
-) -> Callable[..., Any]:
-    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size.
-
-    `wire` replaces the format of quantised gradients.
+def reduce_scatter(config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None) -> Callable[..., Any]:
+    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size; `wire` quantises them.
     """
     addition, name, buckets = config.addition, "reduce_scatter", Buckets(config.parallel.bucket_bytes)
-    wire = wire or config.arithmetic.gradients_wire
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
@@ -234,10 +223,10 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
     return call
 
 
-def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None = None) -> Gathering:
-    """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
-    secondary, quantized = config.parallel.secondary_ranks, config.arithmetic.weights_wire
-    fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
+def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None) -> Gathering:
+    """Stage III's gathering of weights, which `wire` quantises."""
+    secondary = config.parallel.secondary_ranks
+    fill: Fill = Filled() if wire is None else Quantized(wire)
     if secondary:
         fill = SecondCopy(secondary, fill)
     if config.parallel.prefetch:

@@ -16,7 +16,7 @@ that work, and the copies themselves (`traffic.message_copies`).
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,13 +32,13 @@ from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
 from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.stages.replica import Batch, Gathering, Replica
+from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
 from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HostMemory
 from zerosim.stages.update import UpdateRule
 from zerosim.stages.users_stage import SHIPPED
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
+from zerosim.training.build import Parts, replica, stepping
 from zerosim.training.config import Config
 from zerosim.verdict.flows import LoneRank
 
@@ -129,7 +129,7 @@ class StepsOnShapes:
             HostMemory(ObservedAllocator(extent, self.host), lambda what, owner, into, source: self.host.moved(
                 what, owner, source.nbytes)),
             NoNumbers(config.rule), NoSums(np.inf if skipped else 0.0, self.calls, config.whole),
-            gathering=gathering(config, second, wire), reducing=second)
+            gathers=second, reducing=second, weights_wire=wire)
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
@@ -152,23 +152,19 @@ class StepsOnShapes:
 
 def on_shapes(
     config: Config, comm: Observed, allocate: Allocator, calls: "TapeCalls", host: HostMemory, rule: Any,
-    norms: "NoSums", *, gathering: Gathering, reducing: SecondChannel, perform: Perform | None = None,
-    policy: Policy | None = None, states: Allocator | None = None,
+    norms: "NoSums", *, gathers: SecondChannel, reducing: SecondChannel, weights_wire: WireFormat | None,
+    perform: Perform | None = None, policy: Policy | None = None, states: Allocator | None = None,
 ) -> Replica:
     """A replica of a row on shapes: its code with an update `rule` and `norms` that compute nothing.
 
     `comm` has collectives that take buffers and send nothing; those on the tape are noted by `calls`. `perform` runs
-    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathering`;
+    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathers`;
     `reducing` runs overlapped reductions. `states` allocates states that rest on the device, by default as `allocate`.
     """
-    built = replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy)
-    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.group("tensor", config.directions.tensor)})
-    storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
     wire = config.arithmetic.gradients_wire and SilentWire(config.arithmetic.gradients_wire)
-    return replace(
-        built, norms=norms, storage=storage, rule=updates, publishing=publishing(config, rule), gathering=gathering,
-        overlap=reducing if config.parallel.overlap else None,
-        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, wire)))
+    tensor = calls.group("tensor", config.directions.tensor)
+    return replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy, parts=Parts(
+        rule, norms, gathers, reducing, states or allocate, tensor, weights_wire, wire))
 
 
 class TapeCalls:
