@@ -181,8 +181,8 @@ def peaks_between(config: Config) -> Between:
     later = config.at_once < config.block and not config.arithmetic.part_by_part
     at_end = "gradients" in stage.sharded and (later or config.whole is not None)
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
-    # The sum, a micro-batch's (two of a tied unit), each also in the width of its products, and a working copy.
-    contributions = 2 + (1 + bool(config.keys.tied)) * (1 + (config.autocast is not None))
+    # The sum, a micro-batch's, and a working copy; of a unit that runs twice one of each micro-batch until it has both.
+    contributions = 3 + under_way(config) * any(len(unit.segments) > 1 for unit in model.units)
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
     more = {"parameters": full, "gradients": gradients, "optimizer": 0}
     between: Between = {
@@ -192,12 +192,18 @@ def peaks_between(config: Config) -> Between:
     return between
 
 
+def under_way(config: Config) -> int:
+    """The micro-batches that run at once: of a pipeline as its schedule says, in layered accumulation all, else one."""
+    return config.at_once if config.whole is None else held_due(
+        config.parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
+        config.parallel.model_chunks)
+
+
 def activations_between(config: Config) -> tuple[int, int]:
     """The bytes of activations at the peak on one rank.
 
-    A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one. Ranks
-    that share a micro-batch add gradients of weights that all have as arrays of the graph, and so do products of
-    experts.
+    Gradients of weights are arrays of the graph, too, of weights that are cast, are experts' or belong to all ranks
+    that share a micro-batch; casts of weights are kept for each micro-batch.
     """
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
@@ -209,15 +215,14 @@ def activations_between(config: Config) -> tuple[int, int]:
     residual = 4 * keys.width * task.tokens
     kept = {layer: sum(count for at, count in numbers if at == layer) + rows * (layer in blocks) + residual
             for layer in here}
-    alive = config.at_once if config.whole is None else held_due(
-        parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
-        parallel.model_chunks)
+    alive = under_way(config)
     cast = config.autocast.weights.itemsize if config.autocast else 0
     wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
     between = max(task.outputs, keys.width if task.tokens else max(task.inputs, *keys.hidden, 0))
     ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * between)
                         + WORKING * wide * max(kept.values(), default=0))
-    if config.directions.side_by_side > 1 or keys.kind == "mixture":
+    ceiling += alive * cast * sum(unit.count for unit in model.forward_units)
+    if cast or config.directions.side_by_side > 1 or keys.kind == "mixture":
         ceiling += wide * max((stop - start for unit in model.units for start, stop in map(unit.bounds, unit.numbers)),
                               default=0)
     return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)
