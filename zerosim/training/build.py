@@ -266,35 +266,35 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
 
 def saved_snapshot(config: Config, saved: Saved, place: int) -> Snapshot:
     """The state of a checkpoint in the units of a place."""
-    coordinates = config.directions.coordinates(place)
-
-    def read(unit: Unit, what: str, dtype: Any) -> Array:
-        return of_place(unit, partial(saved.whole, what), dtype, coordinates)
-
-    weights = {unit: read(unit, "weights", config.precision.weights) for unit in config.model.units}
-    optimizer = {unit: {slot: read(unit, slot, config.precision.state) for slot in config.rule.slots}
-                 for unit in config.model.units if not unit.frozen}
-    about = saved.about
+    about, states = saved.about, {
+        unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
     scaling = replace(config.scaling(), loss_scale=about["loss_scale"], good_steps=about["good_steps"])
-    return Snapshot(saved.step, saved.losses[-1:], weights, optimizer, {}, about["updates"], scaling)
+    weights = {unit: of_unit.pop("weights") for unit, of_unit in states.items()}
+    return Snapshot(saved.step, saved.losses[-1:], weights, states, {}, about["updates"], scaling)
+
+
+def saved_states(config: Config, saved: Saved, unit: Unit, place: int) -> Iterator[tuple[str, Array]]:
+    """The `weights` of a unit of a place and, unless it is frozen, its optimizer's slots, without padding."""
+    precision, slots = config.precision, () if unit.frozen else config.rule.slots
+    dtypes = {"weights": precision.weights} | dict.fromkeys(slots, precision.state)
+    coordinates = config.directions.coordinates(place)
+    return ((what, of_place(unit, partial(saved.whole, what), dtype, coordinates)) for what, dtype in dtypes.items())
 
 
 def restored(config: Config, saved: Saved, replica: Replica, place: int) -> list[Array]:
     """Load into the `replica` of a place the part of a saved state in its layouts; the losses of all steps so far."""
-    state, precision, coordinates = replica.state, config.precision, config.directions.coordinates(place)
+    state = replica.state
     state.step, state.updates = saved.step, saved.about["updates"]
     state.scaling.loss_scale, state.scaling.good_steps = saved.about["loss_scale"], saved.about["good_steps"]
-
-    def filled(unit: Unit, what: str, kind: Kind, dtype: Any) -> Array:
-        layout = state.layouts.of(unit, kind)
-        kept = replica.storage.allocator(kind)(layout.length, dtype, kind=kind, owner=unit.name)
-        own = of_place(unit, partial(saved.whole, what), dtype, coordinates)[layout.start : layout.stop]
-        kept[: len(own)], kept[len(own) :] = own, 0
-        return kept
-
     for unit in replica.units:
-        state.weights[unit] = filled(unit, "weights", "parameters", precision.weights)
+        kept = dict[str, Array]()
+        for what, flat in saved_states(config, saved, unit, place):
+            kind: Kind = "parameters" if what == "weights" else "optimizer"
+            layout = state.layouts.of(unit, kind)
+            own = flat[layout.start : layout.stop]
+            kept[what] = replica.storage.allocator(kind)(layout.length, flat.dtype, kind=kind, owner=unit.name)
+            kept[what][: len(own)], kept[what][len(own) :] = own, 0
+        state.weights[unit] = kept.pop("weights")
         if not unit.frozen:
-            state.optimizer[unit] = {
-                slot: filled(unit, slot, "optimizer", precision.state) for slot in replica.rule.slots}
+            state.optimizer[unit] = kept
     return [loss.copy() for loss in saved.losses.reshape(-1, 1)]

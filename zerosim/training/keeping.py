@@ -58,11 +58,6 @@ def begin(experiment: Experiment) -> ExitStack:
         return locks.pop_all()
 
 
-def is_saved_after(experiment: Experiment, config: Config, step: int) -> bool:
-    """Whether a row is saved after this step: after each of so many steps, and after the last."""
-    return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.train.steps)
-
-
 def save(
     comm: Communicator, experiment: Experiment, config: Config, replica: Replica, losses: Sequence[Array]
 ) -> None:

@@ -46,7 +46,7 @@ from zerosim.training.comparison import (
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
-from zerosim.training.keeping import is_saved_after, save
+from zerosim.training.keeping import save
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
 from zerosim.worlds.objects import gather_objects
@@ -283,8 +283,9 @@ class Run:
             self.misfit = self.misfit or misfit
 
     def save(self) -> None:
-        """Save the state, if it is due."""
-        if is_saved_after(self.experiment, self.config, self.replica.state.step):
+        """Save the state after each of so many steps, and after the last, if the scenario requests it."""
+        step, every = self.replica.state.step, self.experiment.scenario.checkpoint.every
+        if self.experiment.folders and (not step % every or step == self.config.train.steps):
             started = time.perf_counter()
             self.world.take_buffers_from(allocate)    # these messages are no step's
             save(self.comm, self.experiment, self.config, self.replica, self.losses)

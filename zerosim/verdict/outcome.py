@@ -3,7 +3,7 @@
 Nothing here knows a terminal or a picture: views read the document that `zerosim.show.document` makes of an outcome.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
@@ -329,6 +329,8 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
     for claimed in check.volumes:
         if round(row.volume, 6) != round(claimed, 6):
             yield f"sends {row.volume:.4g} P (N−1)/N, not {claimed:.4g}"
+    by_collectives = [sum(count.sent_bytes for name, count in rank.by_collective.items()
+                          if name in check.collectives or not check.collectives) for rank in measured.traffic]
     beyond = row.fragmentation.beyond_peak_bytes if row.fragmentation else {}
     of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
         *((claims, beyond.get(name), f"needs {{:,}} bytes beyond the peak by {name}, not {{:,}}")
@@ -340,7 +342,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
         (check.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in measured.memory), default=0),
          "keeps {:,} bytes between steps, not {:,}"),
         (check.collective_bytes,
-         Fraction(max((sent_by(check.collectives, rank) for rank in measured.traffic), default=0), max(steps, 1)),
+         Fraction(max(by_collectives, default=0), max(steps, 1)),
          "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
         (check.largest_messages, max((rank.largest_message_bytes for rank in measured.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
@@ -352,12 +354,6 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
         for claimed in claims:
             if figure != claimed:
                 yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
-
-
-def sent_by(collectives: Collection[str], rank: Count) -> int:
-    """The bytes that a rank has sent by some collectives, or by all if none are named."""
-    return sum(count.sent_bytes for name, count in rank.by_collective.items()
-               if name in collectives or not collectives)
 
 
 def percent(share: float) -> str:
