@@ -114,43 +114,39 @@ def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(o
     assert len({stage.measured.optimizer_sha256 for stage in outcome.trained}) == 1
 
 
-def test_gradients_that_are_missing_are_noticed_although_their_memory_is_there(monkeypatch):
-    hoard = []
-
-    def drop(replica):
-        hoard.append(replica.state.gradients.pop(replica.units[1]))
-
-    plant(monkeypatch, "zero2", after(drop, rank=1))
-    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+def hides_a_gradient(replica):
+    """Its memory is still there."""
+    unit = replica.units[1]
+    replica.state.hidden = replica.state.gradients.pop(unit)
 
 
-def test_a_gradient_whose_layout_says_that_it_has_nothing_is_noticed(monkeypatch):
-    def empty(replica):
-        layouts, unit = replica.state.gradient_layouts, replica.units[1]
-        layouts[unit] = replace(layouts[unit], last=layouts[unit].first)
-
-    plant(monkeypatch, "zero2", after(empty, rank=1))
-    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+def says_it_has_no_chunk(replica):
+    layouts, unit = replica.state.gradient_layouts, replica.units[1]
+    layouts[unit] = replace(layouts[unit], last=layouts[unit].first)
 
 
-def test_state_of_what_is_frozen_is_noticed(monkeypatch):
-    def optimize(replica):
-        unit = replica.units[0]
-        replica.state.optimizer[unit] = {"momentum": replica.allocate(
-            replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
-
-    plant(monkeypatch, "zero1", after(optimize))
-    fails(outcome_of(stages=("zero1",), frozen=(0,)), "after step 2 rank 0 keeps a momentum of layers.0")
+def optimizes_what_is_frozen(replica):
+    unit = replica.units[0]
+    replica.state.optimizer[unit] = {"momentum": replica.allocate(
+        replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
 
 
-@pytest.mark.parametrize(("name", "rank", "change", "words"), [
-    ("ddp", 1, lambda state: setattr(state, "updates", 3), "has updates 3, one process has 2"),
-    ("zero3", None, lambda state: setattr(state.scaling, "loss_scale", 1.0), "has loss scale 1, one process has 65536"),
-    ("zero1", 1, lambda state: setattr(state.scaling, "good_steps", 7), "has steps since it changed 7, one process"),
+FP16 = {"precision": "fp16", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(("name", "rank", "change", "keys", "words"), [
+    ("zero2", 1, hides_a_gradient, {}, "after step 2 rank 1 keeps no gradient of layers.1"),
+    ("zero2", 1, says_it_has_no_chunk, {}, "after step 2 rank 1 keeps no gradient of layers.1"),
+    ("zero1", None, optimizes_what_is_frozen, {"frozen": (0,)}, "after step 2 rank 0 keeps a momentum of layers.0"),
+    ("ddp", 1, lambda replica: setattr(replica.state, "updates", 3), FP16, "has updates 3, one process has 2"),
+    ("zero3", None, lambda replica: setattr(replica.state.scaling, "loss_scale", 1.0), FP16,
+     "has loss scale 1, one process has 65536"),
+    ("zero1", 1, lambda replica: setattr(replica.state.scaling, "good_steps", 7), FP16,
+     "has steps since it changed 7, one process"),
 ])
-def test_what_is_counted_is_compared(monkeypatch, name, change, words, rank):
-    plant(monkeypatch, name, after(lambda replica: change(replica.state), rank=rank))
-    fails(outcome_of(stages=(name,), precision="fp16", optimizer="sgd"), words)
+def test_state_that_is_missing_or_added_and_what_is_counted_are_noticed(monkeypatch, name, rank, change, keys, words):
+    plant(monkeypatch, name, after(change, rank=rank))
+    fails(outcome_of(stages=(name,), **keys), words)
 
 
 @pytest.mark.parametrize("name", ["zero1"])

@@ -8,7 +8,7 @@ the next field which has one.
 
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -26,7 +26,16 @@ from zerosim.stages import STAGES, Stage
 from zerosim.training.measurement import Figures, RankBytes, RankMemory
 from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.diagnosis import RowDifference
-from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
+from zerosim.verdict.outcome import (
+    Judgement,
+    Outcome,
+    RowOutcome,
+    does_not_fit,
+    lingering,
+    memory_faults,
+    overweight,
+    traffic_fault,
+)
 from zerosim.worlds.world import sharing
 
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
@@ -78,6 +87,8 @@ class MemoryDocument(RankBytes):
     overweight: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
     """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
+    wrong: list[str] = field(default_factory=list)
+    """which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later"""
     curve: list[Bytes] = field(default_factory=list)
     """at each change in the last step `ns` since it began and the bytes of each kind"""
 
@@ -90,23 +101,6 @@ class MemoryDocument(RankBytes):
         """The bytes on the host by kind: model states between steps, and offloaded activations at the peak."""
         kept = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
         return {kind: count for kind, count in kept.items() if count}
-
-    @property
-    def wrong(self) -> Iterator[str]:
-        """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the
-        `peak` and later."""
-        due = self.due
-        if due is None:
-            return
-        if self.resting_bytes != due.resting_bytes or self.overweight:
-            yield "kept"
-        on_host = (self.host_resting_bytes, self.host_peak_bytes) != (due.host_resting_bytes, due.host_peak_bytes)
-        if on_host:
-            yield "host"
-        if on_host or self.moved_bytes != due.moved_bytes or self.lingering or any(
-                not due.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
-                for kind, most in due.peak_bytes.items()):
-            yield "peak"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,6 +379,7 @@ def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
 def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
     return vars(measured) | {
         "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
+        "wrong": sorted({what for what, _ in memory_faults(measured, due)}),
         "curve": [{"ns": at, **now} for at, now in measured.curve]}
 
 

@@ -73,26 +73,31 @@ def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
         if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
-def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
-    """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
+def memory_faults(measured: RankMemory, expected: RankMemory) -> Iterator[tuple[str, str]]:
+    """Which bytes differ from those due, `kept` between steps, at the `peak` and later, or on the `host`, in words."""
+    heavy = overweight(measured, expected)
+    if heavy or measured.resting_bytes != expected.resting_bytes:
+        keeps = f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
+        yield "kept", f"bytes kept are not the formula's{keeps}"
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
         what = "all kinds together" if kind == "total" else kind
         if peak > most:
-            return (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of {what}; "
-                    f"{most:,} are enough")
-        if peak < least:
-            return (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
-                    f"{what}, where {least:,} are used")
+            yield "peak", (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of "
+                           f"{what}; {most:,} are enough")
+        elif peak < least:
+            yield "peak", (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
+                           f"{what}, where {least:,} are used")
     for words in lingering(measured, expected):
-        return f"memory is held too long: rank {measured.rank} holds {words}"
-    return next((
-        f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: {here:,} B; expected {there:,}"
-        for words, ours, theirs in (
-            ("{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
-            ("{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
-            ("bytes moved of {}", measured.moved_bytes, expected.moved_bytes))
-        for what, here, there in paired(ours, theirs, 0) if here != there), None)
+        yield "peak", f"memory is held too long: rank {measured.rank} holds {words}"
+    for which, words, ours, theirs in (
+            ("host", "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
+            ("host", "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
+            ("peak", "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
+        for what, here, there in paired(ours, theirs, 0):
+            if here != there:
+                yield which, (f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: "
+                              f"{here:,} B; expected {there:,}")
 
 
 def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
@@ -302,11 +307,10 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     yield from first_fault([row.sent_otherwise])
     yield from first_fault(miscalculated(row))
     if row.config.steps_here > 0:
-        heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in row.memory
-                 if (more := overweight(measured, expected))]
-        if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in row.memory):
-            yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
-        yield from first_fault(mismeasured(*pair) for pair in row.memory)
+        faults = [fault for pair in row.memory for fault in memory_faults(*pair)]
+        kept = [words for which, words in faults if which == "kept"]
+        yield from sorted(kept, key=lambda words: ": " not in words)[:1]
+        yield from first_fault(words for which, words in faults if which != "kept")
         yield from first_fault(out_of_bounds(row))
         yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
         yield from first_fault([row.schedule_fault])
