@@ -87,8 +87,6 @@ class MemoryDocument(RankBytes):
     overweight: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
     """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
-    wrong: list[str] = field(default_factory=list)
-    """which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later"""
     curve: list[Bytes] = field(default_factory=list)
     """at each change in the last step `ns` since it began and the bytes of each kind"""
 
@@ -101,6 +99,12 @@ class MemoryDocument(RankBytes):
         """The bytes on the host by kind: model states between steps, and offloaded activations at the peak."""
         kept = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
         return {kind: count for kind, count in kept.items() if count}
+
+    @property
+    def wrong(self) -> set[str]:
+        """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later."""
+        faults = memory_faults(self, self.due, self.overweight, self.lingering) if self.due else ()
+        return {which for kinds, _ in faults for which in kinds}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,7 +383,6 @@ def traffic_document(rank: int, measured: Count, due: Count) -> dict[str, Any]:
 def memory_document(measured: RankMemory, due: RankMemory) -> dict[str, Any]:
     return vars(measured) | {
         "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
-        "wrong": sorted({what for what, _ in memory_faults(measured, due)}),
         "curve": [{"ns": at, **now} for at, now in measured.curve]}
 
 

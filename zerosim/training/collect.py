@@ -134,12 +134,7 @@ def continued(
         for unit in model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
         scores = activations[0][0, place].astype(np.float64)
-        tokens[place + 1] = scores.argmax() if answers else drawn(random, scores)
+        sums = np.cumsum(np.exp(scores - scores.max()))
+        tokens[place + 1] = scores.argmax() if answers else np.searchsorted(sums, random.random() * sums[-1], "right")
     texts = [dataset.decode(part) for part in (tokens[: first + 1], tokens[first + 1 : last + 2])]
     return "|".join(texts)
-
-
-def drawn(random: np.random.Generator, scores: Array) -> int:
-    """A token drawn with the softmax probabilities of its scores."""
-    sums = np.cumsum(np.exp(scores - scores.max()))
-    return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))

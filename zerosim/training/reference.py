@@ -17,7 +17,6 @@ of its own.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -185,7 +184,7 @@ class Reference:
             for unit, partials in contributions.items():
                 partials.append(gradients[unit])
         return self.order.total(losses, self.mesh), {
-            unit: reduce(add, (self.gradient(partials) for end, partials in contributions.items()
+            unit: reduce(Gradient.__add__, (self.gradient(partials) for end, partials in contributions.items()
                                if end.numbers == unit.numbers))
             for unit in self.trained
         }
@@ -251,8 +250,4 @@ def backpropagate(
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:
     """The parts' sums, each rounded to `dtype`, left to right."""
-    total: Array
-    total, *others = (addend.astype(dtype, copy=False) for addend in sums)
-    for other in others:
-        total = total + other
-    return total
+    return reduce(np.add, [addend.astype(dtype, copy=False) for addend in sums])

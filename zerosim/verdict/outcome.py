@@ -16,7 +16,7 @@ from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, RankMemory
+from zerosim.training.measurement import Measurement, RankBytes, RankMemory
 from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.bounds import MOVED, SENT
 from zerosim.verdict.diagnosis import Divergence, RowDifference
@@ -73,27 +73,29 @@ def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
         if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
-def memory_faults(measured: RankMemory, expected: RankMemory) -> Iterator[tuple[str, str]]:
-    """Which bytes differ from those due, `kept` between steps, at the `peak` and later, or on the `host`, in words."""
-    heavy = overweight(measured, expected)
+def memory_faults(
+    measured: RankBytes, expected: RankBytes, heavy: Sequence[str], held: Sequence[str]
+) -> Iterator[tuple[set[str], str]]:
+    """The bytes of a rank that differ from those due, and units that are `heavy` or memory that is `held` too long: of
+    the bytes `kept` between steps, at the `peak` and later, or on the `host`; and the fault in words."""
     if heavy or measured.resting_bytes != expected.resting_bytes:
         keeps = f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
-        yield "kept", f"bytes kept are not the formula's{keeps}"
+        yield {"kept"}, f"bytes kept are not the formula's{keeps}"
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
         what = "all kinds together" if kind == "total" else kind
         if peak > most:
-            yield "peak", (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of "
-                           f"{what}; {most:,} are enough")
+            yield {"peak"}, (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B "
+                             f"of {what}; {most:,} are enough")
         elif peak < least:
-            yield "peak", (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
-                           f"{what}, where {least:,} are used")
-    for words in lingering(measured, expected):
-        yield "peak", f"memory is held too long: rank {measured.rank} holds {words}"
+            yield {"peak"}, (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B "
+                             f"of {what}, where {least:,} are used")
+    for words in held:
+        yield {"peak"}, f"memory is held too long: rank {measured.rank} holds {words}"
     for which, words, ours, theirs in (
-            ("host", "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
-            ("host", "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
-            ("peak", "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
+            ({"host", "peak"}, "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
+            ({"host", "peak"}, "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
+            ({"peak"}, "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
         for what, here, there in paired(ours, theirs, 0):
             if here != there:
                 yield which, (f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: "
@@ -307,10 +309,10 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     yield from first_fault([row.sent_otherwise])
     yield from first_fault(miscalculated(row))
     if row.config.steps_here > 0:
-        faults = [fault for pair in row.memory for fault in memory_faults(*pair)]
-        kept = [words for which, words in faults if which == "kept"]
+        faults = [fault for pair in row.memory for fault in memory_faults(*pair, overweight(*pair), lingering(*pair))]
+        kept = [words for which, words in faults if which == {"kept"}]
         yield from sorted(kept, key=lambda words: ": " not in words)[:1]
-        yield from first_fault(words for which, words in faults if which != "kept")
+        yield from first_fault(words for which, words in faults if which != {"kept"})
         yield from first_fault(out_of_bounds(row))
         yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
         yield from first_fault([row.schedule_fault])
