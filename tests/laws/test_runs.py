@@ -45,6 +45,7 @@ WIDE = GPT | {"width": 48, "sequence": 2, "micro_batch": 1, "steps": 1, "stages"
     WIDE | {"heads": 2, "tensor_ranks": 2, "sequence_parallel": True, "vocabulary_parallel": True}, WIDE | {
         "architecture": "llama", "latent": 16, "heads": 2, "rotary_size": 2, "head_size": 4, "width": 4, "inner": 12,
         "tensor_ranks": 2},
+    GPT | {"width": 4, "heads": 2, "architecture": "llama", "inner": 100, "layers": 4, "accumulation": "layered"},
     MLP | {"hidden": [4, 130, 4, 130], "activation": "gelu", "accumulation": "layered", "autocast": "fp16"},
     PIPE | {"hidden": [64], "activation": "gelu", "schedule": "zb_h1"}, PIPE | {"accumulation": "micro_batch"},
     MLP | {"offload_optimizer": "host", "publish": "updates", "precision": "fp16"}], ids=str)

@@ -213,8 +213,10 @@ def activations_between(config: Config) -> tuple[int, int]:
     here = [number for unit in model.units for number in unit.numbers]
     blocks = [] if keys.kind == "mlp" else [number for number in here if 0 < number < keys.layer_count - 1]
     residual = 4 * keys.width * task.tokens
-    kept = {layer: sum(count for at, count in numbers if at == layer) + rows * (layer in blocks) + residual
-            for layer in here}
+    of_layer = {layer: [count for at, count in numbers if at == layer] for layer in here}
+    gated = keys.architecture == "llama"    # whose perceptron also has the gate's function
+    kept = {layer: sum(counts) + (rows + gated * max(counts, default=0)) * (layer in blocks) + residual
+            for layer, counts in of_layer.items()}
     alive = under_way(config)
     cast = config.autocast.weights.itemsize if config.autocast else 0
     wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
