@@ -178,7 +178,7 @@ def data(source, sequence, vocabulary, folder):
     """Tokens, targets, and how many tokens there are."""
     if source == "uneven.py:uneven":
         return *uneven().values(), 7
-    found = sequences(source, sequence, vocabulary or None, ValueError, folder)
+    found = sequences(source, sequence, vocabulary or None, folder)
     return found.x.astype(np.int64), found.y.astype(np.int64), found.classes
 
 

@@ -15,6 +15,7 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.collectives.own import as_collective, collective
 from zerosim.commands.cli import main
+from zerosim.core.errors import UsageError
 from zerosim.core.parts.loading import load_file
 from zerosim.scenario.data.arrays import csv_arrays
 
@@ -302,8 +303,8 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     ("a,y\n1,cat\n2, \n", "column 'y', row 3 is missing"),
 ])
 def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        csv_arrays(io.BytesIO(table.encode()), "", ValueError)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        csv_arrays(io.BytesIO(table.encode()), "")
 
 
 EVERYTHING = """

@@ -72,12 +72,13 @@ class Origin:
         return ScenarioError(message, file=self.file, line=at.line, column=at.column)
 
     @contextmanager
-    def blaming(self, *paths: KeyPath) -> Iterator[None]:
-        """A context that turns errors of a user's part into errors at one of `paths`."""
+    def blaming(self, path: KeyPath, value: object = None) -> Iterator[None]:
+        """A context that turns errors of a user's part or file into errors at `path`, which name its value if given."""
         try:
             yield
         except UsageError as error:
-            raise self.error(f"{dotted(paths[0])}: {error}", *paths) from error
+            words = dotted(path) if value is None else f"{dotted(path)} {shown(value)}"
+            raise self.error(f"{words}: {error}", path) from error
 
     def is_override(self, path: KeyPath) -> bool:
         """Whether an override has set this key, or a table that contains it."""
@@ -239,12 +240,10 @@ def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: 
     wanted = is_python(value) if isinstance(value, str) else callable(value)
     if not wanted:
         return value
-    try:
+    with origin.blaming(path):
         name, code = (value, origin.loader.load(value, origin.folder(path))) if isinstance(value, str) else (
             code_of(value))
         return Named(name, make(name, code.value), code.sha256)
-    except UsageError as error:
-        raise origin.error(f"{dotted(path)}: {error}", path) from error
 
 
 def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> TomlTable:
