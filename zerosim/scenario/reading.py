@@ -262,15 +262,9 @@ def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> T
 
 def like_default(default: Any) -> Any:
     """The annotation of a key with this default: values of the same type."""
-    match default:
-        case bool():
-            return bool
-        case int():
-            return AnyInteger
-        case float():
-            return Finite
-        case str():
-            return str
+    for plain, kind in ((bool, bool), (int, AnyInteger), (float, Finite), (str, str)):
+        if isinstance(default, plain):
+            return kind
     return tuple[like_default(default[0]) if default else str, ...]  # type: ignore[misc]
 
 

@@ -47,7 +47,6 @@ from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.users_optimizer import as_optimizer
 from zerosim.stages.users_stage import as_stage
 
-FAR = ("none", "host")
 STAGE_KEYS = tuple(STAGES)
 AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
 WIRES = ("weights", *(name for name, precision in PRECISIONS.items() if name != "fp64" and precision.master))
@@ -70,12 +69,11 @@ Units = Annotated[
 Ranks = Annotated[int, bounded(1, MOST_RANKS)]
 Size = Annotated[int, bounded(0, LARGEST_SIZE)]
 """A dimension of a model; 0 for the usual one."""
-Depth = Annotated[int, bounded(0, MOST_LAYERS)]
 Heads = Annotated[int, bounded(1, 10_000)]
 StageName = Annotated[str, one_of(STAGES)]
 WireName = Annotated[str, one_of(WIRES)]
 FormatName = Annotated[str, one_of(("none", *CODES))]
-TierName = Annotated[str, one_of(FAR)]
+TierName = Annotated[str, one_of(("none", "host"))]
 
 
 class Section:
@@ -147,7 +145,7 @@ class ModelKeys(Section):
     capacity_factor: Number = 1.25
     queue_tokens: Size = 0
     shared_inner: Size = 0
-    dense_layers: Depth = 0
+    dense_layers: Annotated[int, bounded(0, MOST_LAYERS)] = 0
     dense_inner: Size = 0
     beside: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
     frozen: tuple[Natural, ...] = ()
@@ -295,11 +293,10 @@ def stage_title(stage: Name) -> str:
 
 
 @dataclass(frozen=True, init=False)
-class Variant:
+class Variant(Section):
     """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
 
-    names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {"stage": as_stage}
-    shared: ClassVar[tuple[str, ...]] = ()
+    names_parts = {"stage": as_stage}  # noqa: RUF012
     name: str = ""
     stage: StageName | Named = "zero3"
     keys_set: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -380,7 +377,7 @@ class Checkpoint:
 class Sections:
     """All sections of a scenario; `origin`, which does not count in comparisons, tells where a key is written."""
 
-    kind: Annotated[str, one_of(("training",))] = "training"
+    kind: Annotated[str, one_of(("training", "collective"))] = "training"
     title: str = ""
     caption: str = ""
     world: WorldKeys = field(default_factory=WorldKeys)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError
-from zerosim.core.files import regular
+from zerosim.core.files import reason, regular
 
 OTHER = "\N{REPLACEMENT CHARACTER}"
 """The character of a token without one."""
@@ -136,8 +136,7 @@ def data_file(folder: Path, source: str, allowed: str) -> Iterator[BinaryIO]:
         with regular(folder / source) as stream:
             yield stream
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"{reason}; it must be {allowed}") from None
+        raise UsageError(f"{reason(error)}; it must be {allowed}") from None
 
 
 def bigram_loss(dataset: Dataset) -> float:

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError
@@ -90,8 +89,7 @@ def sequences(source: str, sequence: int, vocabulary: int | None, folder: Path) 
         return task(source, sequence, vocabulary)
     if source == "digits" or source.endswith(".npz"):
         raise UsageError(f"these are rows of features, not tokens; it must be {ALLOWED}")
-    text = shakespeare() if source == "text" else read_text(folder, source, ALLOWED)
-    return windows_of(text, sequence, vocabulary)
+    return windows_of(shakespeare() if source == "text" else read_text(folder, source), sequence, vocabulary)
 
 
 def tokens_given(arrays: dict[str, Array], vocabulary: int | None) -> Dataset:
@@ -134,9 +132,9 @@ def shakespeare() -> str:
     return lzma.decompress(packed).decode()
 
 
-def read_text(folder: Path, source: str, allowed: str) -> str:
+def read_text(folder: Path, source: str) -> str:
     """The characters of a user's UTF-8 file, unchanged."""
-    with data_file(folder, source, allowed) as stream:
+    with data_file(folder, source, ALLOWED) as stream:
         content = stream.read()
     try:
         return content.decode()
@@ -165,7 +163,9 @@ def windows_of(text: str, sequence: int, vocabulary: int | None) -> Dataset:
     tokens, alphabet = tokenised(text, vocabulary)
     cut = len(tokens) * 9 // 10
     x, y = windows(tokens[:cut], sequence)
-    x_test, y_test = (part[spread(len(part), sequence)].astype(np.int64) for part in windows(tokens[cut:], sequence))
+    tests = windows(tokens[cut:], sequence)
+    count = min(len(tests[0]), max(1, TEST_TOKENS // sequence))
+    x_test, y_test = (part[np.arange(count) * len(part) // count].astype(np.int64) for part in tests)
     return Dataset(x, y, x_test, y_test, vocabulary or len(alphabet), alphabet)
 
 
@@ -173,11 +173,6 @@ def windows(tokens: Array, sequence: int) -> tuple[Array, Array]:
     """Views of `tokens`: all whole windows, and the same windows one token later."""
     used = (len(tokens) - 1) // sequence * sequence
     return tokens[:used].reshape(-1, sequence), tokens[1 : used + 1].reshape(-1, sequence)
-
-
-def spread(count: int, sequence: int) -> npt.NDArray[np.int64]:
-    chosen = min(count, max(1, TEST_TOKENS // sequence))
-    return np.arange(chosen) * count // chosen
 
 
 def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
