@@ -1,6 +1,5 @@
 """Every folder of `scenarios/examples/` runs and is planned; the code that `docs/extend.md` shows is the examples'."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mpi.launch import mpirun
 from zerosim.commands.cli import main
 from zerosim.stages.gathering import OfMatrices
 from zerosim.stages.optimizers import OPTIMIZERS
@@ -86,17 +84,6 @@ def test_experts_are_saved_resumed_computed_again_and_kept_in_16_bits(tmp_path):
     assert main([*run, *again]) == 0
     for precision in ("bf16", "fp16"):
         assert main([*run, "--set", f"train.precision={precision}"]) == 0
-
-
-@pytest.mark.mpi
-@pytest.mark.long
-def test_experts_have_the_same_bits_under_mpirun(tmp_path):
-    run = ["run", str(EXPERTS / "scenario.toml"), "--progress", "none", *SHORTER, "--set", "world.ranks=2", "--json"]
-    assert main([*run, str(tmp_path / "here.json")]) == 0
-    ended = mpirun(2, ["-m", "zerosim", *run, str(tmp_path / "there.json")])
-    assert ended.returncode == 0, ended.stderr
-    here, there = (json.loads((tmp_path / f"{name}.json").read_text())["stages"] for name in ("here", "there"))
-    assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
 
 
 def test_the_page_shows_code_that_runs():
