@@ -43,11 +43,21 @@ def load(
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
     Without `python`, keys that name Python are refused. Raises `ScenarioError` with the file and the line of the error.
     """
-    file, text, document = read_source(path)
+    if isinstance(path, Mapping | Scenario):
+        file, text, document = getattr(path, "origin", Origin()).file, "", as_tables(path)
+    else:
+        file = scenario_file(path)
+        text = read_text(file)
+        document = parse(text, file)
     pairs = [parse_override(override) for override in overrides]
     changed = [override for override, (key, _) in zip(overrides, pairs, strict=True) if key[0] not in SAY_NOTHING]
     for key, value in pairs:
-        put(document, key, value)
+        table = document
+        for name in key[:-1]:
+            if not isinstance(table.get(name), dict):
+                table[name] = {}
+            table = table[name]
+        table[key[-1]] = value
     origin = Origin(file, text, tuple(key for key, _ in pairs), Loader(python))
     if changed and (document.get("title") or document.get("caption")) and not origin.is_override(("caption",)):
         document["caption"] = changed_caption("", changed)
@@ -115,30 +125,6 @@ def changed_caption(caption: str, changes: Sequence[str]) -> str:
     return CHANGED + ", ".join([*before, *changes])
 
 
-def put(document: TomlTable, path: KeyPath, value: Any) -> None:
-    """Set the value at a path; what is no table on the way there is replaced by one.
-
-    >>> document = {"train": {"steps": 1}}
-    >>> put(document, ("train", "seed"), 2), document
-    (None, {'train': {'steps': 1, 'seed': 2}})
-    """
-    table: dict[Any, Any] = document
-    for name in path[:-1]:
-        if not isinstance(table.get(name), dict):
-            table[name] = {}
-        table = table[name]
-    table[path[-1]] = value
-
-
-def read_source(path: Source) -> tuple[str, str, TomlTable]:
-    """The file, the text in it, and the document; a dict or a `Scenario` of Python has no text."""
-    if isinstance(path, Mapping | Scenario):
-        return getattr(path, "origin", Origin()).file, "", as_tables(path)
-    file = scenario_file(path)
-    text = read_text(file)
-    return file, text, parse(text, file)
-
-
 def as_tables(value: Any) -> Any:
     """A dict or a scenario of Python in TOML's types: users' parts stay as they are, and keys that are not set are left
     out, as are lists of tables that may not be empty."""
@@ -165,7 +151,7 @@ def read_text(file: str) -> str:
         raise ScenarioError(f"{reason(error)}; a scenario is a TOML file{known}", file=file) from None
 
 
-def parse_override(override: str) -> tuple[KeyPath, Any]:
+def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The key that an override sets, and its value.
 
     >>> parse_override("train.optimizer=sgd")
