@@ -10,9 +10,23 @@ from zerosim.commands.cli import COMMANDS
 from zerosim.scenario import shipped
 
 
-def test_every_command_and_module_has_its_place():
-    assert [name for name in COMMANDS if f"## zerosim {name}\n" not in site.commands()] == []
-    api = site.api()
+def contents():
+    """The bytes of all documents that git tracks."""
+    return {path: path.read_bytes() for pattern in ("*.md", "mkdocs.yml", "docs/**/*.*", "scenarios/**/*.*")
+            for path in site.ROOT.glob(pattern)}
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    """The folder of the gathered documents, and whether gathering has changed one."""
+    folder, before = tmp_path_factory.mktemp("site"), contents()
+    site.gather(folder)
+    return folder, contents() != before
+
+
+def test_every_command_and_module_has_its_place(gathered):
+    commands, api = ((gathered[0] / page).read_text() for page in ("cli.md", "api.md"))
+    assert [name for name in COMMANDS if f"## zerosim {name}\n" not in commands] == []
     assert [name for name in zs.__all__ if not re.search(rf"^### zerosim(\.comm)?\.{name}$", api, re.M)] == []
     assert "zerosim.show(\n" in api
     assert "### zerosim.extend.stage\n" in api
@@ -26,20 +40,6 @@ def test_every_page_is_in_the_navigation_and_a_lesson_has_its_number():
     for lesson in shipped.lessons():
         number = lesson.name.partition("_")[0]
         assert f'"{number}. {shipped.title(lesson)}": docs/lessons/{lesson.name}' in nav
-
-
-def contents():
-    """The bytes of all documents that git tracks."""
-    return {path: path.read_bytes() for pattern in ("*.md", "mkdocs.yml", "docs/**/*.*", "scenarios/**/*.*")
-            for path in site.ROOT.glob(pattern)}
-
-
-@pytest.fixture(scope="module")
-def gathered(tmp_path_factory):
-    """The folder of the gathered documents, and whether gathering has changed one."""
-    folder, before = tmp_path_factory.mktemp("site"), contents()
-    site.gather(folder)
-    return folder, contents() != before
 
 
 def test_building_the_site_changes_no_document(gathered):
