@@ -48,10 +48,10 @@ def test_a_package_above_its_budget_is_named(most, code, tmp_path, capsys):
 
 
 def test_quick_runs_what_is_nearest_first():
-    asked = quick.tests_of([Path("zerosim/stages/square_sums.py"), Path("tests/plan/test_plans.py")])
-    assert asked[0] == f"{quick.EXAMPLES}[zerosim.stages.square_sums]"
-    assert asked.index("tests/stages/test_pipeline.py") < asked.index("tests/stages/test_update.py")
-    assert not [name for name in asked if name.startswith("tests/verdict")]
+    chosen = quick.tests_of([Path("zerosim/stages/square_sums.py"), Path("tests/plan/test_plans.py")])
+    assert chosen[0] == f"{quick.EXAMPLES}[zerosim.stages.square_sums]"
+    assert chosen.index("tests/stages/test_pipeline.py") < chosen.index("tests/stages/test_update.py")
+    assert not [name for name in chosen if name.startswith("tests/verdict")]
 
 
 @pytest.mark.parametrize(("body", "seconds", "code"), [

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.digests import BITS, settings_left
 from tests.laws.draws import DRAWS, toml
-from tests.laws.running import Refused, prepared, run
+from tests.laws.runs import Refused, prepared, run
 from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS

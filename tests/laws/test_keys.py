@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.laws.running import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
+from tests.laws.runs import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
 from tests.laws.scenarios import CORNERS, DRAWN, GPT, in_sections
 from zerosim.models import MODELS
 

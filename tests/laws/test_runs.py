@@ -10,7 +10,7 @@ import pytest
 
 from tests.laws.digests import differences, settings_left
 from tests.laws.draws import DRAWS, SAME, toml
-from tests.laws.running import Refused, prepared, run
+from tests.laws.runs import Refused, prepared, run
 from tests.laws.scenarios import CORNERS, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.training import one_function

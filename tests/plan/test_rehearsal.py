@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.laws.running import prepared
+from tests.laws.runs import prepared
 from tests.laws.scenarios import CORNERS, GPT, SPLIT, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.models.units import Task

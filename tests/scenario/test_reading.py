@@ -167,7 +167,7 @@ OF_ANOTHER = {kind: [key for other in MODELS.values() for key in other.own_keys 
 
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, others in OF_ANOTHER.items() for key in others])
 def test_a_key_of_another_kind_of_model_is_refused(kind, key, complaint):
-    value = {"hidden": "[3]", "beside": "[3]", "activation": "'tanh'", "architecture": "'llama'",
+    value = {"hidden": "[3]", "unused_parameters": "[3]", "activation": "'tanh'", "architecture": "'llama'",
              "tied_embeddings": "true", "dropout": "0.5", "gelu": "'exact'"}.get(key, "3")
     assert complaint(f"[model]\nkind = '{kind}'\n{key} = {value}").startswith(
         f"a.toml:3: model.{key} is for model.kind ")

@@ -52,7 +52,7 @@ from zerosim.models.transformer import (
     shape_of,
     tied_groups,
     undivided,
-    unread,
+    unused,
     usual_inner,
 )
 from zerosim.models.transformer import layers_of as transformer_layers
@@ -159,7 +159,7 @@ def layers_of(m: MixtureShape) -> list[Layer]:
         Parameter("router.weight", (m.experts, d), normal(0.02)),
         *(Parameter(name, (own, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
         Parameter("outer", (own, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
-        *unread(sum(s.beside[1:]), "beside_experts"),
+        *unused(sum(s.unused_parameters[1:]), "unused_experts"),
     )
     block = partial(mixture_block, m=m)
     return [

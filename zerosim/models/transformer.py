@@ -68,7 +68,7 @@ class TransformerShape:
     """The width of the latent of queries; 0 for queries of the activation itself."""
     rotary_size: int = 0
     """The further numbers of each query, and of the heads' shared key, that positions turn; 0 without a latent."""
-    beside: tuple[int, ...] = ()
+    unused_parameters: tuple[int, ...] = ()
     """The parameters of a block that no operation reads, and further ones of a block with experts."""
     norm_epsilon: float = EPSILON
     gelu: str = "tanh"
@@ -299,7 +299,7 @@ def shape_of(settings: Any, task: Task) -> TransformerShape:
         latent=settings.latent,
         query_latent=settings.query_latent,
         rotary_size=settings.rotary_size,
-        beside=settings.beside,
+        unused_parameters=settings.unused_parameters,
         norm_epsilon=settings.norm_epsilon,
         gelu=settings.gelu,
     )
@@ -352,7 +352,7 @@ def undivided(cut: Iterable[tuple[str, int, int]]) -> tuple[str, str] | None:
 def layers_of(s: TransformerShape) -> list[Layer]:
     """The embedding, the blocks and the head."""
     family = FAMILIES[s.family]
-    parameters, compute = (*family.parameters(s), *unread(sum(s.beside[:1]))), partial(block, s=s)
+    parameters, compute = (*family.parameters(s), *unused(sum(s.unused_parameters[:1]))), partial(block, s=s)
     tensor, cut = s.parallel.tensor, s.parallel.vocabulary
     rows = tensor.of(s.vocabulary) if cut else s.vocabulary
     of_tokens = partial(
@@ -369,7 +369,7 @@ def layers_of(s: TransformerShape) -> list[Layer]:
     ]
 
 
-def unread(count: int, name: str = "beside") -> list[Parameter]:
+def unused(count: int, name: str = "unused") -> list[Parameter]:
     """So many parameters in one, if there are any, that are kept and updated and that no operation reads."""
     return [Parameter(name, (count,), constant(0.0), decays=False)] if count else []
 
@@ -445,7 +445,8 @@ FAMILIES = {
 }
 SIZES = (
     "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-    "latent", "query_latent", "rotary_size", "tied_embeddings", "norm_epsilon", "gelu", "beside")
+    "latent", "query_latent", "rotary_size", "tied_embeddings", "norm_epsilon", "gelu",
+    "unused_parameters")
 """The keys of sizes and of what layers share; three are those of latent attention."""
 
 KIND = ModelKind(

@@ -265,7 +265,7 @@ def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     beside = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
               for part in ("beside", "beside_experts")]
     if any(beside):
-        keys["model.beside"] = beside[:1] if not beside[1] else beside
+        keys["model.unused_parameters"] = beside[:1] if not beside[1] else beside
 
 
 DEEPSPEED_BUCKET, DEEPSPEED_LIVE = 500_000_000, 1_000_000_000

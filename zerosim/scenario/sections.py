@@ -147,7 +147,7 @@ class ModelKeys(Section):
     shared_inner: Size = 0
     dense_layers: Annotated[int, bounded(0, MOST_LAYERS)] = 0
     dense_inner: Size = 0
-    beside: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
+    unused_parameters: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
     frozen: tuple[Natural, ...] = ()
     weights: str = ""
     own: dict[str, Any] = field(default_factory=dict, hash=False)
