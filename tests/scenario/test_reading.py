@@ -102,13 +102,6 @@ def test_text_that_is_no_scenario(complaint, text, expected):
     assert complaint(text).startswith(expected)
 
 
-@pytest.mark.parametrize(("path", "expected"), [
-    ("nosuch.toml", "nosuch.toml:1:1: no such file"), (".", ".:1:1: is a directory")])
-def test_files_that_cannot_be_read(path, expected):
-    with pytest.raises(ScenarioError, match=re.escape(expected)):
-        load(path)
-
-
 @pytest.mark.parametrize(("override", "key", "value"), [
     ("train.optimizer=sgd", "optimizer", "sgd"), ('train."optimizer" = "sgd" # yes', "optimizer", "sgd"),
     ("train.steps=0x10", "steps", 16), ("train.betas=[0.5, 0.5]", "betas", (0.5, 0.5)),

@@ -55,16 +55,6 @@ def test_every_source_gives_tokens(source):
         assert dataset.classes == (vocabulary or len(dataset.alphabet))
 
 
-def test_batches_are_int64_whatever_is_stored():
-    for source in ("text", "sort"):
-        dataset = of(source)
-        assert (dataset.x.itemsize, dataset.y.itemsize) == (1, 1)
-        x, y = dataset.batch(np.array([3, 0, 3]))
-        assert (x.dtype, y.dtype, x.shape, y.shape) == (np.int64, np.int64, (3, 15), (3, 15))
-        assert np.array_equal(x, dataset.x[[3, 0, 3]])
-        assert np.array_equal(y, dataset.y[[3, 0, 3]])
-
-
 # Texts
 
 

@@ -69,8 +69,13 @@ def dataset(arrays: dict[str, Array]) -> Dataset:
     y, classes = arrays["y"], None
     if y.dtype.kind != "f":
         classes = int(labels("y", y, len(y), "samples").max()) + 1
-    made = {name: rows(name, array) if name.startswith("x") else targets(name, array, classes)
-            for name, array in arrays.items()}
+    made = {}
+    for name, array in arrays.items():
+        if name.startswith("y") and classes is None and (array.dtype.kind != "f" or array.ndim > 2):
+            raise UsageError(
+                f"{name} must be floats of shape (samples, outputs), found {array.dtype} of shape {array.shape}")
+        made[name] = rows(name, array) if name.startswith("x") or classes is None else labels(
+            name, array, classes, "classes")
     for name in [*made][2:]:
         tested, trained = made[name], made[name.removesuffix("_test")]
         if tested.shape[1:] != trained.shape[1:]:
@@ -88,15 +93,6 @@ def rows(name: str, array: Array) -> Array:
         reason = "is too large for float32" if np.isfinite(array[index]) else "is not finite"
         raise UsageError(f"{name}{[*index]} is {array[index]}, which {reason}")
     return rounded.reshape(len(rounded), -1)
-
-
-def targets(name: str, y: Array, classes: int | None) -> Array:
-    """Labels below `classes`, or without classes values."""
-    if classes is not None:
-        return labels(name, y, classes, "classes")
-    if y.dtype.kind != "f" or y.ndim > 2:
-        raise UsageError(f"{name} must be floats of shape (samples, outputs), found {y.dtype} of shape {y.shape}")
-    return rows(name, y)
 
 
 def labels(name: str, y: Array, below: int, of: str) -> Array:
