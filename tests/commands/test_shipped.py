@@ -173,6 +173,18 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
         assert [picture for picture in pictures if not (page.parent / picture).exists()] == []
 
 
+def test_every_exercise_is_listed_and_solved():
+    """Its solutions are in a table of names or in a file of functions."""
+    folder = ROOT / "docs" / "exercises"
+    listed, solved = (folder / "README.md").read_text(), "".join(
+        path.read_text() for path in (ROOT / "tests" / "proofs").glob("*.py"))
+    for skeleton in sorted(folder.glob("[0-9]*.py")):
+        names = re.findall(r"^def (\w+)\((?:(?!\ndef ).)*?raise NotImplementedError", skeleton.read_text(), re.M | re.S)
+        assert names
+        assert f"({skeleton.name})" in listed
+        assert [name for name in names if not re.search(rf'"{name}": |^def {name}\(', solved, re.MULTILINE)] == []
+
+
 def test_links_of_copied_pages_lead_to_copies_or_into_the_package(tmp_path, capsys):
     for command in ("lessons", "exercises"):
         assert main([command, str(tmp_path / command)]) == 0

@@ -10,22 +10,8 @@ from zerosim.commands.cli import COMMANDS
 from zerosim.scenario import shipped
 
 
-def contents():
-    """The bytes of all documents that git tracks."""
-    return {path: path.read_bytes() for pattern in ("*.md", "mkdocs.yml", "docs/**/*.*", "scenarios/**/*.*")
-            for path in site.ROOT.glob(pattern)}
-
-
-@pytest.fixture(scope="module")
-def gathered(tmp_path_factory):
-    """The folder of the gathered documents, and whether gathering has changed one."""
-    folder, before = tmp_path_factory.mktemp("site"), contents()
-    site.gather(folder)
-    return folder, contents() != before
-
-
-def test_every_command_and_module_has_its_place(gathered):
-    commands, api = ((gathered[0] / page).read_text() for page in ("cli.md", "api.md"))
+def test_every_command_and_module_has_its_place(built):
+    commands, api = ((built[0] / "docs" / page).read_text() for page in ("cli.md", "api.md"))
     assert [name for name in COMMANDS if f"## zerosim {name}\n" not in commands] == []
     assert [name for name in zs.__all__ if not re.search(rf"^### zerosim(\.comm)?\.{name}$", api, re.M)] == []
     assert "zerosim.show(\n" in api
@@ -42,14 +28,28 @@ def test_every_page_is_in_the_navigation_and_a_lesson_has_its_number():
         assert f'"{number}. {shipped.title(lesson)}": docs/lessons/{lesson.name}' in nav
 
 
-def test_building_the_site_changes_no_document(gathered):
+def contents():
+    """The bytes of all documents that git tracks."""
+    return {path: path.read_bytes() for pattern in ("*.md", "mkdocs.yml", "docs/**/*.*", "scenarios/**/*.*")
+            for path in site.ROOT.glob(pattern)}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The gathered site, and what git tracked before and after."""
+    folder, before = tmp_path_factory.mktemp("site"), contents()
+    site.gather(folder / "docs")
+    return folder, before, contents()
+
+
+def test_building_the_site_changes_no_document(built):
     """The recipe of `make docs` without mkdocs, whose folders are those of `mkdocs.yml`."""
-    folder, changed = gathered
     recipe = (site.ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
     ours = re.findall(r"\$\(BIN\)/python -m (\S+) ?(.*)", recipe)
     assert {module for module, _ in ours} == {"tests.documents.site"}
-    assert not changed
-    assert (folder / "README.md").is_file()
+    folder, before, after = built
+    assert before == after
+    assert (folder / "docs/README.md").is_file()
     config = (site.ROOT / "mkdocs.yml").read_text()
     assert "docs_dir: build/docs\nsite_dir: build/site\n" in config
 
@@ -65,8 +65,8 @@ def test_links_to_folders_become_text_and_files_are_copied(tmp_path, monkeypatch
     assert (tmp_path / "out" / "code" / "a.py").read_text() == "1\n"
 
 
-def test_a_picture_has_a_dark_twin_with_the_same_colours(gathered):
-    folder, _ = gathered
+def test_a_picture_has_a_dark_twin_with_the_same_colours(built):
+    folder = built[0] / "docs"
     page = (folder / "docs/lessons/2_zero.md").read_text()
     assert re.search(r"\(../pictures/kept.svg#only-light\)!\[.*\]\(../pictures/kept.dark.svg#only-dark\)", page)
     light, dark = ((folder / f"docs/pictures/kept{kind}.svg").read_text() for kind in ("", ".dark"))

@@ -26,35 +26,33 @@ def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
     >>> whole_numbers(1, 512)("8,64,8"), whole_numbers(1, 9)("2..5"), whole_numbers(1, 9)("1,2,4..6")
     ([8, 64], [2, 3, 4, 5], [1, 2, 4, 5, 6])
     """
-    read = stretch(least, most)
+    read = whole_number(least, most)
 
     def numbers(text: str) -> list[int]:
         counts: dict[int, None] = {}
-        for part in map(read, text.split(",")):
-            if len(part) > MOST_LISTED:
-                raise argparse.ArgumentTypeError(f"{text!r}; give at most {MOST_LISTED} numbers in a range")
-            counts |= dict.fromkeys(part)
+        for part in text.split(","):
+            first, dots, last = part.partition("..")
+            stretch = range(read(first), read(last if dots else first) + 1)
+            if not 0 < len(stretch) <= MOST_LISTED:
+                raise argparse.ArgumentTypeError(
+                    f"{part!r}; give a number, a range 2..9 or a list 2,4,8, of at most {MOST_LISTED} numbers")
+            counts |= dict.fromkeys(stretch)
         return list(counts)
 
     return numbers
 
 
-def stretch(least: int, most: int) -> Callable[[str], range]:
-    """A reader of one whole number, or of a range of them, from `least` to `most`.
+def steps_in_order(text: str) -> tuple[int, int]:
+    """The first and the last step of a range.
 
-    >>> stretch(1, 9)("4"), stretch(1, 9)("3..5")
-    (range(4, 5), range(3, 6))
+    >>> steps_in_order("4"), steps_in_order("3..5")
+    ((4, 4), (3, 5))
     """
-    read = whole_number(least, most)
-
-    def numbers(text: str) -> range:
-        first, dots, last = text.partition("..")
-        found = range(read(first), read(last if dots else first) + 1)
-        if not found:
-            raise argparse.ArgumentTypeError(f"found {text!r}; give one number, or a range such as 3..5")
-        return found
-
-    return numbers
+    match = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.A)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(f"found {text!r}; give one step, counted from 1, or a range 3..5")
+    return first, last
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

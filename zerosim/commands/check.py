@@ -60,13 +60,13 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if len(holding) == len(parts) else 1
 
 
-def parts_of(given: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def parts_of(asked: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The operations of a file with their examples, and its other parts; of FILE.py:NAME the named one."""
-    file, _, only = given.rpartition(":") if is_python(given) else (given, "", "")
+    file, _, only = asked.rpartition(":") if is_python(asked) else (asked, "", "")
     names = vars(load_file(file))
     if only:
         names = {name: names[name] for name in ("__name__", "EXAMPLES") if name in names} | {
-            only: Loader().load(given).value}
+            only: Loader().load(asked).value}
     examples = names.get("EXAMPLES", {})
     operations = {name: (part, examples.get(name)) for name, part in names.items()
                   if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]}

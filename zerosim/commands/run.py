@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
-from zerosim.commands.arguments import NO_PYTHON, stretch, whole_number
+from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
 from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclude, console, standard_output
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="write an HTML page with all results")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline of each rank as trace events, for Perfetto")
     parser.add_argument(
-        "--trace-steps", metavar="FIRST..LAST", type=stretch(1, 10**9),
+        "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
         help="the steps to trace, 4 or 3..5, whose times the terminal shows; default the last, for a trace or a page")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
@@ -133,13 +133,13 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
     if arguments.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     steps = scenario.train.steps
-    last = range(max(steps, 1), steps + 1 if arguments.trace or arguments.report else 0)
-    traced = arguments.trace_steps or last
-    if traced and traced[-1] > steps:
-        raise UsageError(f"--trace-steps: there is no step {traced[-1]}; train.steps = {steps}")
+    wanted = (max(steps, 1), steps) if arguments.trace or arguments.report else (1, 0)
+    first, last = arguments.trace_steps or wanted
+    if last > steps:
+        raise UsageError(f"--trace-steps: there is no step {last}; train.steps = {steps}")
     return training(
         scenario, resume=arguments.resume, accept_python=arguments.accept_python, verbose=arguments.verbose,
-        keep_weights=bool(arguments.weights), traced=traced, times=True)
+        keep_weights=bool(arguments.weights), traced=range(first, last + 1), times=True)
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:

@@ -240,10 +240,12 @@ def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: 
     wanted = is_python(value) if isinstance(value, str) else callable(value)
     if not wanted:
         return value
-    with origin.blaming(path):
+    try:
         name, code = (value, origin.loader.load(value, origin.folder(path))) if isinstance(value, str) else (
             code_of(value))
         return Named(name, make(name, code.value), code.sha256)
+    except UsageError as error:
+        raise origin.error(f"{dotted(path)}: {error}", path) from error
 
 
 def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> TomlTable:
