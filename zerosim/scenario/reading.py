@@ -253,7 +253,7 @@ def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> T
     values: TomlTable = {}
     for key in getattr(section, "names_parts", {}):
         declared: Mapping[str, Any] = getattr(getattr(table.get(key), "part", None), "keys", {})
-        for name in declared.keys() & set(section.shared):
+        for name in declared.keys() & keys(section).keys() - set(section.free):
             raise origin.error(f"{table[key]} has a key {name}, which [{dotted(path)}] reserves; rename the parameter",
                                (*path, key))
         for name, default in declared.items():

@@ -6,7 +6,7 @@ plain SGD.
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -81,8 +81,8 @@ class Section:
 
     names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
     """The keys that name parts, and what makes a part from its name and a user's Python object."""
-    shared: ClassVar[tuple[str, ...]] = ()
-    """The keys that mean the same for every part, and that no part may define."""
+    free: ClassVar[Collection[str]] = ()
+    """The keys that a part may define as its own, because they are those of some shipped parts alone."""
 
     def __post_init__(self) -> None:
         origin = Origin()
@@ -109,7 +109,6 @@ class WorldKeys:
 @dataclass(frozen=True)
 class Data(Section):
     names_parts = {"source": as_source}  # noqa: RUF012 - never written
-    shared = ("source", "target", "test_every")
     source: str | Named = "digits"
     target: str = ""
     test_every: Natural = 0
@@ -119,7 +118,7 @@ class Data(Section):
 @dataclass(frozen=True)
 class ModelKeys(Section):
     names_parts = {"kind": as_model}  # noqa: RUF012
-    shared = ("kind", "weights", "frozen")
+    free = {key for kind in MODELS.values() for key in kind.own_keys}  # noqa: RUF012
     kind: Annotated[str, one_of(MODELS)] | Named = "mlp"
     hidden: Annotated[
         tuple[Annotated[int, bounded(1, LARGEST_SIZE)], ...], Meta(max_length=MOST_LAYERS)] = (64, 64)
@@ -189,9 +188,7 @@ class Train(Section):
     """How to train; the defaults of the optimizers are PyTorch's."""
 
     names_parts = {"optimizer": as_optimizer}  # noqa: RUF012
-    shared = (
-        "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
-        "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
+    free = ("betas", "epsilon", "momentum")
     steps: Natural = 20
     micro_batch: Annotated[int, bounded(1, 10**7)] = 16
     micro_batches: Annotated[int, bounded(1, 10**8)] = 4
