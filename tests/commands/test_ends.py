@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -145,12 +146,6 @@ def test_no_command_at_all_says_what_to_do_next(capsys):
     assert all(command in listed for command in COMMANDS)
 
 
-def raising(error):
-    def main(arguments):
-        raise error
-    return main
-
-
 @pytest.mark.parametrize(("error", "code", "words"), [
     (KeyboardInterrupt(), 130, "zerosim: interrupted\n"),
     (MemoryError("9 EiB"), 3, "zerosim: not enough memory: 9 EiB; "),
@@ -160,7 +155,7 @@ def raising(error):
     (ZeroDivisionError("planted"), 3, "zerosim: \nTraceback"),
 ])
 def test_an_error_is_one_line_with_its_exit_code_and_a_bug_of_ours_a_traceback(error, code, words, monkeypatch, capsys):
-    monkeypatch.setattr("zerosim.commands.memory.main", raising(error))
+    monkeypatch.setattr("zerosim.commands.memory.main", Mock(side_effect=error))
     assert main(["memory", "--table", "figure1"]) == code
     told = capsys.readouterr().err
     assert told.startswith(words)
