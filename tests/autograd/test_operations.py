@@ -230,7 +230,7 @@ def test_shapes_are_refused_in_one_line_or_computed_with_their_gradients(name):
             assert gradient.shape == case.shapes[key]
             assert np.isfinite(gradient).all()
 
-    given(edited(KITS[name]))(settings(max_examples=100)(check))()
+    given(edited(KITS[name]))(settings(max_examples=60)(check))()
 
 
 # Planted faults.
