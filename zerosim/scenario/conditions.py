@@ -63,7 +63,7 @@ def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str], last: i
     ranks = scenario.world.ranks // places
     lower = row.micro_batches // ranks * ranks if ranks else 0
     vars(row).update(
-        scenario=scenario, parallel=parallel, model=scenario.model, names=list(rows), last=last,
+        parallel=parallel, model=scenario.model, names=list(rows), last=last,
         data_ranks=ranks, group=parallel.group_of(ranks), numbers=(ranks, *row.same_bits_on),
         words=f"{'data ' * (places > 1)}ranks", shared=f" / {places} that share each" if places > 1 else "",
         places=places, least=ranks * WIDEST_BYTES, nearest=f"{lower} or {lower + ranks}" if lower else f"{ranks}",
@@ -100,10 +100,10 @@ def refuse(scenario: Sections, rows: Iterable[str]) -> None:
             raise origin.error(
                 f"variant[{index}].{key} = {json.dumps(variant.keys_set[key])} does nothing in stage {variant.stage}: "
                 f"{why}; leave it out, or name another stage", ("variant", index, key), at_key=True)
-    parallels: dict[int | None, Parallel] = {
-        index: variant.applied(scenario.parallel) for index, variant in enumerate(scenario.variant)}
-    cases = [(index, keys_of(scenario, parallel, names, last))
-             for index, parallel in (parallels or {None: scenario.parallel}).items()]
+    cases: list[tuple[int | None, Keys]] = [
+        (index, keys_of(scenario, variant.applied(scenario.parallel), names, last))
+        for index, variant in enumerate(scenario.variant)]
+    cases = cases or [(None, keys_of(scenario, scenario.parallel, names, last))]
     for keys, test, message in CONDITIONS:
         for number, row in cases:
             row.seen = test(row)

@@ -30,7 +30,6 @@ TASKS: dict[str, Callable[[Array], Array]] = {
 TRAIN, TEST = 20_000, 1_000
 DRAWN = 2 * (TRAIN + TEST)
 LONGEST = 2048
-SEED = 0
 
 SOURCE = ("data", "source")
 SEQUENCE_OF_A_TEXT = 64
@@ -114,8 +113,8 @@ def tokens_given(arrays: dict[str, Array], vocabulary: int | None) -> Dataset:
                              f"with {classes} tokens they go from {least} to {classes - 1}")
         if name == "y_test" and (array == -1).all():
             raise UsageError("y_test has no target that counts, since all are -1")
-    x_test, y_test = (None if test is None else test.astype(np.int64) for test in map(arrays.get, ("x_test", "y_test")))
-    return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
+    wide = {name: array.astype(np.int64) for name, array in arrays.items()}
+    return Dataset(wide["x"], wide["y"], wide.get("x_test"), wide.get("y_test"), classes)
 
 
 TEST_TOKENS = 2**14
@@ -238,7 +237,7 @@ def distinct_digits(base: int, n: int) -> Array:
     >>> distinct_digits(2, 2).tolist()
     [[1, 1], [1, 0], [0, 1], [0, 0]]
     """
-    source = np.random.PCG64(SEED)
+    source = np.random.PCG64(0)
     if base**n <= DRAWN:
         numbers = np.argsort(source.random_raw(base**n), kind="stable")
         rows = numbers[:, None] // base ** np.arange(n)[::-1] % base
