@@ -192,7 +192,7 @@ def converted(kind: Any, value: object, path: KeyPath, origin: Origin) -> Any:
             allowed, at = within(allowed, step) or allowed, (*at, step)
             value = value[step]  # type: ignore[index]
         if "missing required" in what:
-            raise origin.error(f"[{dotted(at)}] lacks {what.split('`')[1]}", at) from None
+            raise origin.error(f"[{dotted(at)}] lacks {what.split('`')[1]}; add it", at) from None
         raise refusal(value, allowed, at, origin) from None
 
 
