@@ -249,13 +249,10 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(monkeypatch, capsys):
     assert sorted(os.listdir()) == ["out", "small.toml"]
 
 
-def small_files_only():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
-
-
 def test_standard_output_without_room_is_one_line():
     with open("out", "w") as out:
-        done = process("show", "--list", stdout=out, preexec_fn=small_files_only)
+        done = process("show", "--list", stdout=out,
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)))
     assert (done.returncode, done.stderr) == (3, "zerosim: cannot write to standard output: File too large\n")
 
 
