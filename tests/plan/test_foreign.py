@@ -10,9 +10,9 @@ import pytest
 
 from tests.pages import refused
 from zerosim.commands.cli import main
-from zerosim.plan import foreign, reading
-from zerosim.plan.planning import planned
+from zerosim.plan import foreign
 from zerosim.plan.reading import read_plan
+from zerosim.plan.rows import rows_of
 from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
 
@@ -27,7 +27,7 @@ def test_a_table_has_a_column_for_each_swept_key_and_a_row_the_scenario_of_itsel
         (size, again) for size in "12" for again in ("true", "false")}
     assert "swept" not in rows[0]
     for line, row in zip(rows, plan.rows, strict=True):
-        (again,) = planned(row.scenario)
+        (again,) = rows_of(row.alone)
         assert again.step_seconds == row.step_seconds == float(line["step_seconds"])
         assert again.peak_bytes == row.peak_bytes == int(line["peak_bytes"])
     assert main(["plan", LLAMA, "--set", "model.layers=2", "--csv", str(tmp_path / "a.csv")]) == 0
@@ -65,7 +65,6 @@ def test_of_what_never_fits_it_is_said_what_was_tried():
 
 def test_the_fewest_devices_that_fit_are_named_beside_the_fastest(monkeypatch):
     """`docs/planning.md` has a plan whose fastest row is on more devices."""
-    monkeypatch.setattr(reading, "advised", lambda rows: "")
     keys = {"parallel.stages": ["zero3"], "cluster.figures": {"memory": 12e9}}
     several, one = (read_plan(LLAMA, ranks, SMALL | keys, {}) for ranks in ([8, 16, 64], [64]))
     assert several.verdict.startswith("Fewest devices that fit, and fastest: Stage III on 16, ")

@@ -18,8 +18,8 @@ from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.planned_row import parameters_met
-from zerosim.plan.planning import planned
 from zerosim.plan.reading import scenario_of
+from zerosim.plan.rows import rows_of
 from zerosim.scenario.sections import Check
 
 PLANS = Path(__file__).parents[2] / "scenarios" / "plans"
@@ -124,7 +124,7 @@ def test_a_training_has_its_time_and_what_it_takes_and_a_row_the_accuracy_of_its
         assert row["run"] == pytest.approx({
             "seconds": hours * 3600 / 64, "device_hours": hours, "kilowatt_hours": 0.7 * hours, "cost": 2.5 * hours})
         assert row["measured"].startswith("h100_80gb, dense, over data ranks alone: 41 of 42 published speeds")
-    offloaded = planned(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
+    offloaded = rows_of(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
     assert offloaded.endswith("adapters: no figure of speed or memory of this kind was ever measured")
 
 

@@ -11,7 +11,7 @@ from tests.sampling import one_in
 from zerosim.commands.cli import main
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.plan import search
-from zerosim.plan.planning import Unplanned
+from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.reading import scenario_of
 from zerosim.plan.search import Least, fastest, layouts_of, space, written
 
@@ -88,7 +88,7 @@ def test_what_is_plainly_no_layout_is_none_and_nothing_else(changes, monkeypatch
 
 
 def test_a_refused_layout_only_drops_out(monkeypatch):
-    found, planned = layouts(CASES[4]), Unplanned.planned
+    found, planned = layouts(CASES[4]), PlannedRow.planned
     first, second = fastest(found, 2).rows
 
     def refused(self):
@@ -97,7 +97,7 @@ def test_a_refused_layout_only_drops_out(monkeypatch):
         return planned(self)
 
     names = {first.layout}
-    monkeypatch.setattr(Unplanned, "planned", refused)
+    monkeypatch.setattr(PlannedRow, "planned", refused)
     searched = fastest(found, 1)
     assert ([row.layout for row in searched.rows], searched.layouts) == ([second.layout], len(found) - 1)
     names = {each.layout for each in found}

@@ -4,7 +4,6 @@
 import pytest
 
 import zerosim as zs
-from zerosim.plan import reading
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, Device, machines, software_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.software import WHOLE_SCORES
@@ -88,7 +87,6 @@ def test_attention_has_its_rate_on_long_sequences_and_half_of_it_on_short_ones()
 
 
 def test_a_figure_of_a_named_device_can_be_set(monkeypatch):
-    monkeypatch.setattr(reading, "advised", lambda rows: "")    # nothing fits, and advice takes seconds
     assert row(figures={"memory": 1e9}).missing_bytes == row().peak_bytes - 10**9
 
 

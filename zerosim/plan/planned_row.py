@@ -12,7 +12,7 @@ import dataclasses
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -25,8 +25,10 @@ from zerosim.models.units import Model, Unit
 from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import ClockOffset, Trace
 from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.rehearsal import Rehearsal, rehearse
+from zerosim.plan.rehearsal import Rehearsal, rehearse, turn_of, with_passes
+from zerosim.plan.small import plan_fault
 from zerosim.scenario.schema import Scenario
+from zerosim.scenario.sections import Check
 from zerosim.training.config import Config
 from zerosim.verdict.traffic import counts_due
 
@@ -113,18 +115,40 @@ class Run(NamedTuple):
         return figures | ({"cost": each * self.price} if self.price else {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedRow:
-    """One row on one number of ranks; `swept` lists the keys that a sweep set for it."""
+    """One row on one number of ranks, rehearsed for the first of its figures; `swept` lists the keys that a sweep set.
+    """
 
     config: Config
     cluster: Cluster
-    rehearsal: Rehearsal
     scenario: Scenario
-    """A scenario with this row only."""
-    swept: tuple[str, ...]
-    layout: str
+    """The scenario that has this row."""
+    swept: tuple[str, ...] = ()
+    layout: str = ""
     """The row in words, if a search found it."""
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal:
+        """A step of the row. Raises `ScenarioError` if its split model is not the model in one piece."""
+        origin = self.scenario.origin
+        with origin.blaming(("model", "kind")):
+            wrong = plan_fault(self.config)
+        if wrong:
+            raise origin.error(
+                f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
+        return rehearse(self.config, self.cluster)
+
+    def planned(self) -> "PlannedRow":
+        """This row, after its rehearsal. Raises `ScenarioError` as that does."""
+        _ = self.rehearsal
+        return self
+
+    @property
+    def alone(self) -> Scenario:
+        """A scenario with this row only."""
+        parallel = dataclasses.replace(self.config.parallel, stages=(self.config.stage_key,))
+        return dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=parallel)
 
     @property
     def name(self) -> str:
@@ -183,11 +207,21 @@ class PlannedRow:
 
     @property
     def between_bytes_per_host(self) -> int:
-        """The bytes that leave the first host per step, by formula."""
+        """The bytes that leave the first host per step, by formula: every round of micro-batches sends as much."""
+        if self.cluster.hosts(self.config.all_ranks) == 1:
+            return 0
         config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
-        numbers = [*map(self.cluster.host, range(config.all_ranks))]
-        first = range(numbers.count(0))
-        return sum(traffic.between_bytes for rank in first for traffic in counts_due(config, rank, 1, numbers).values())
+        hosts = [*map(self.cluster.host, range(config.all_ranks))]
+
+        def between(config: Config) -> int:
+            return sum(traffic.between_bytes for rank in range(hosts.count(0))
+                       for traffic in counts_due(config, rank, 1, hosts).values())
+
+        rounds = config.passes // turn_of(config)
+        if rounds < 3 or config.at_once > 1:
+            return between(config)
+        one, two = (between(with_passes(config, rounds * turn_of(config))) for rounds in (1, 2))
+        return one + (rounds - 1) * (two - one)
 
     @property
     def data_unit(self) -> str:
@@ -246,7 +280,7 @@ class PlannedRow:
     @property
     def error_bar(self) -> str:
         """The measured accuracy of plans of this kind, in a sentence."""
-        kind = kind_of(self.scenario)
+        kind = kind_of(self.alone)
         near, count, memory_near, memory_count = measured().get(kind, [0, 0, 0, 0])
         of = [f"{some} of {all_} published {what} are within 15% of their plans" for some, all_, what in (
             (near, count, "speeds"), (memory_near, memory_count, "peaks of memory")) if all_]
@@ -302,9 +336,7 @@ class PlannedRow:
         config = self.config
         if config.at_once == 1 < config.block:
             pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
-            few = max(MOST_TRACED // pipeline, 1) * pipeline
-            train = dataclasses.replace(config.train, micro_batches=config.ranks * min(config.block, few))
-            config = dataclasses.replace(config, train=train)
+            config = with_passes(config, min(config.block, max(MOST_TRACED // pipeline, 1) * pipeline))
         step = rehearse(config, self.cluster, traced=True).step
         return Trace([ClockOffset(0, "virtual")], [step])
 

@@ -107,11 +107,9 @@ def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehea
 
 def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool) -> Rehearsal:
     """The rehearsal of a pipeline by its passes; ranks with equal units share the rehearsal of one by itself."""
-    ranks, block, here = config.directions.pipeline, config.block // config.at_once, config.of_pipeline
-    at_once = ranks if config.parallel.model_chunks > 1 else 1
-    few = min(block, at_once * -(-REHEARSED // at_once))
-    short = replace(
-        config, train=replace(config.train, micro_batches=config.ranks * few * config.at_once)).of_pipeline
+    ranks, block, here, turn = config.directions.pipeline, config.passes, config.of_pipeline, turn_of(config)
+    few = min(block, turn * -(-REHEARSED // turn))
+    short = with_passes(config, few).of_pipeline
     alike = dict[Any, tuple[Rehearsal, RecordedPipeline]]()
     alone = list[tuple[Rehearsal, RecordedPipeline]]()
     for rank, piece in enumerate(here):
@@ -138,6 +136,16 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
             began = [max(began_ns, last) if rank in some else began_ns for rank, began_ns in enumerate(began)]
     return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few, traced=traced)
                         for rank in range(ranks)])
+
+
+def turn_of(config: Config) -> int:
+    """The passes of which a step has a multiple: several model chunks take as many turns as the pipeline has ranks."""
+    return config.directions.pipeline if config.parallel.model_chunks > 1 else 1
+
+
+def with_passes(config: Config, passes: int) -> Config:
+    """The row with so many passes of a rank in a step."""
+    return replace(config, train=replace(config.train, micro_batches=config.ranks * passes * config.at_once))
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:

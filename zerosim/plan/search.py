@@ -30,8 +30,8 @@ from zerosim.models import MODELS
 from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.planning import Unplanned, on_ranks, unplanned
 from zerosim.plan.rehearsal import rehearse
+from zerosim.plan.rows import on_ranks, rows_of
 from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
@@ -106,7 +106,7 @@ class Searched(NamedTuple):
                 f"{self.slower:,} cannot be faster, by proved bounds")
 
 
-def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: float = inf) -> Searched:
+def fastest(layouts: Sequence[PlannedRow], most: float = USUAL_MOST, further: float = inf) -> Searched:
     """The `most` fastest of the layouts that fit or, if none does, the one whose least memory is the smallest.
 
     With `further`, only so many are planned once there are enough, and a faster one may be left out.
@@ -138,7 +138,7 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: flo
     return Searched(tuple(rows), valid, planned, len(layouts) - len(small), len(small) - len(refused) - planned)
 
 
-def at_rest(row: Unplanned) -> tuple[float, float]:
+def at_rest(row: PlannedRow) -> tuple[float, float]:
     """Bytes that the layout's fullest rank keeps at least between steps, by formula: those of gradients are the second.
 
     In a pipeline, they are the mean over its ranks.
@@ -182,7 +182,7 @@ class Least:
 
     _alone: dict[Any, LayersAlone] = field(default_factory=dict)
 
-    def bytes_and_seconds(self, row: Unplanned) -> tuple[float, float]:
+    def bytes_and_seconds(self, row: PlannedRow) -> tuple[float, float]:
         """The least bytes of the layout's fullest rank, and the least seconds of its step; if states alone do not fit,
         their bytes and 0."""
         config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
@@ -225,7 +225,7 @@ def most_begun(schedule: str, rank: int, ranks: int, micro_batches: int, blocks:
     return max(accumulate({"F": 1, "B": -1}.get(slot.what, 0) * blocks[slot.chunk] for slot in slots))
 
 
-def layers_alone(row: Unplanned) -> LayersAlone:
+def layers_alone(row: PlannedRow) -> LayersAlone:
     """The layers of a row on one data rank. Three blocks stand for the equal blocks of a deep model."""
     layers, recompute = row.config.keys.layers, row.config.parallel.recompute
     equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
@@ -264,11 +264,11 @@ def runs_alone(config: Config, cluster: Cluster) -> LayersAlone:
     return LayersAlone(ns, max(count for at, count in held if at in between), two - one)
 
 
-def shortened(row: Unplanned, layers: int) -> Config:
+def shortened(row: PlannedRow, layers: int) -> Config:
     """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
     keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, **{
         f"parallel.{key}": value for key, value in ALONE.items()}}
-    (other,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch))
+    (other,) = rows_of(with_keys(row.scenario, keys, row.config.train.micro_batch))
     return other.config
 
 
@@ -287,12 +287,12 @@ def alone(config: Config) -> Config:
 
 def layouts_of(
     scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: tuple[str, ...] = (), batch: int = 0,
-) -> dict[Identity, Unplanned]:
+) -> dict[Identity, PlannedRow]:
     """Every layout of a scenario once, by `identity`, without those that are refused or in which a value has no effect.
 
     `batch` is by default the scenario's. Raises the first error if all are refused.
     """
-    layouts, refused = dict[Identity, Unplanned](), None
+    layouts, refused = dict[Identity, PlannedRow](), None
     for combination in itertools.product(*values.values()):
         keys = dict(zip(values, combination, strict=True))
         if "train.micro_batch" in keys:     # the samples that experts share
@@ -302,7 +302,7 @@ def layouts_of(
         if keys.get("parallel.model_chunks", 1) > 1 and scenario.parallel.schedule == Parallel().schedule:
             keys["parallel.schedule"] = "interleaved_1f1b"
         try:
-            (row,) = unplanned(with_keys(scenario, keys, batch or samples(scenario)), (
+            (row,) = rows_of(with_keys(scenario, keys, batch or samples(scenario)), (
                 *swept, *(f"{key}={written(value)}" for key, value in keys.items())))
         except ZerosimError as error:
             refused = refused or error
@@ -332,7 +332,7 @@ def is_none(keys: Mapping[str, Any], ranks: int, batch: int) -> bool:
         or (keys.get("parallel.accumulation") == "micro_batch" and (alone or stages in (["ddp"], ["zero1"]))))
 
 
-def identity(layout: Unplanned) -> Identity:
+def identity(layout: PlannedRow) -> Identity:
     """The layout, with one row for what is the same: all data ranks as a group, Stage I on one rank, and every schedule
     of no pipeline."""
     config, scenario = layout.config, layout.scenario
@@ -420,7 +420,7 @@ def advised(rows: Sequence[PlannedRow]) -> str:
 
 def in_keys(row: PlannedRow, asked: Scenario) -> str:
     """A row that fits, and the keys by which it differs from the scenario that was asked for."""
-    new, changes = row.scenario, list[str]()
+    new, changes = row.alone, list[str]()
     for section in ("world", "train", "parallel", "cluster"):
         one, other = getattr(new, section), getattr(asked, section)
         changes += [f"{section}.{key}={written(list(value) if isinstance(value, tuple) else value)}"
