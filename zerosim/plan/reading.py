@@ -10,7 +10,6 @@ from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import content, reason
-from zerosim.models import MODELS
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.planning import Plan
 from zerosim.plan.rows import on_ranks, rows_of
@@ -19,6 +18,7 @@ from zerosim.plan.search import (
     WITHOUT_PIECES,
     Identity,
     fastest,
+    in_one_piece,
     layouts_of,
     samples,
     space,
@@ -94,8 +94,7 @@ def read_search(
                 layouts.setdefault(key, row)
         say(f"Searching {len(layouts):,} layouts on {count:,} devices")
         best = fastest([*layouts.values()], wanted)
-        whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
-        return Plan(scenario, best.rows, search=best.words + WITHOUT_PIECES * whole_queues)
+        return Plan(scenario, best.rows, search=best.words + WITHOUT_PIECES * in_one_piece(scenario.model))
 
     counts = numbers_of_ranks(ranks)
     plans = [on(count) for count in counts or [scenario.world.ranks]]

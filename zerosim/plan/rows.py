@@ -9,10 +9,9 @@ from zerosim.models.units import Model, Task
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.scenario.data import load_dataset
-from zerosim.scenario.reading import Origin
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import ModelKeys
-from zerosim.training.config import Config, configured
+from zerosim.training.config import configured
 from zerosim.training.experiment import check_model
 
 
@@ -29,7 +28,10 @@ def rows_of(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]
     for row in scenario.rows:
         with scenario.origin.blaming(("model", "kind")):
             config = configured(row, task, model_of)
-        refuse_what_cannot_be_shared(config, scenario.origin)
+        if fault := sharing_fault(config.model, config.train.micro_batch):
+            raise scenario.origin.error(
+                f"{config.name}: {fault}; change train.micro_batch, model.sequence or the ranks that share them",
+                ("train", "micro_batch"), ("model", "sequence"))
         rows.append(PlannedRow(config, cluster, scenario, swept))
     return rows
 
@@ -49,16 +51,16 @@ def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) 
     return build(model, task, layers)
 
 
-def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
-    """Raises `ScenarioError` if the model cannot cut a micro-batch into a piece for each rank."""
-    shape: tuple[int, ...] = (config.train.micro_batch, config.model.task.inputs)
+@lru_cache(maxsize=4096)
+def sharing_fault(model: Model, samples: int) -> str:
+    """The reason for which the model cannot cut a micro-batch into a piece for each rank; empty if it can."""
+    shape: tuple[int, ...] = (samples, model.task.inputs)
     try:
-        for _, segment in config.model.segments:
+        for _, segment in model.segments:
             shape = segment.graph(shape).output.shape
     except ZerosimError as error:
-        raise origin.error(
-            f"{config.name}: {error}; change train.micro_batch, model.sequence or the ranks that share them",
-            ("train", "micro_batch"), ("model", "sequence")) from error
+        return str(error)
+    return ""
 
 
 def on_ranks(scenario: Scenario, ranks: int) -> Scenario:

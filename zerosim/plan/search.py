@@ -35,7 +35,7 @@ from zerosim.plan.rows import on_ranks, rows_of
 from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.scenario.sections import Check, Data, Parallel
+from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel
 from zerosim.stages.pipeline import pieces
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.training.config import Config
@@ -56,14 +56,15 @@ Identity = tuple[tuple[object, ...], ClusterKeys, Data]
 def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
     """The values of each key that a search tries on the scenario's ranks, doubling; `batch` is by default its."""
     ranks, per_host, model = scenario.world.ranks, scenario.cluster.devices_per_host, scenario.model
-    kind, size = MODELS[model.kind], batch or samples(scenario)
-    tensor = doubled(min(per_host, ranks)) if "heads" in kind.own_keys else [1]
+    own, size = MODELS[model.kind].own_keys, batch or samples(scenario)
+    tensor = doubled(min(per_host, ranks)) if "heads" in own else [1]
+    in_pieces = len(tensor) > 1 and not in_one_piece(model)
     return {
         "parallel.stages": [["ddp"], ["zero1"], ["zero2"], ["zero3"]],
         "parallel.tensor_ranks": tensor,
-        "parallel.sequence_parallel": [False, True][: len(tensor)],
-        "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if len(tensor) > 1 else [1],
-        "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in kind.own_keys else [1],
+        "parallel.sequence_parallel": [False, True][: 1 + in_pieces],
+        "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if in_pieces else [1],
+        "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in own else [1],
         "parallel.pipeline_ranks": doubled(min(MOST_STAGES, model.layer_count, ranks)),
         "parallel.model_chunks": doubled(MOST_CHUNKS),
         "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
@@ -71,6 +72,11 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
         "parallel.accumulation": ["boundary", "micro_batch"],
         "parallel.recompute": [False, True],
     }
+
+
+def in_one_piece(model: ModelKeys) -> bool:
+    """Whether sequences stay in one piece, because the queues of experts serve whole sequences."""
+    return "queue_tokens" in MODELS[model.kind].own_keys and not model.queue_tokens
 
 
 @contextmanager
@@ -227,13 +233,13 @@ def most_begun(schedule: str, rank: int, ranks: int, micro_batches: int, blocks:
 
 def layers_alone(row: PlannedRow) -> LayersAlone:
     """The layers of a row on one data rank. Three blocks stand for the equal blocks of a deep model."""
-    layers, recompute = row.config.keys.layers, row.config.parallel.recompute
-    equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
-    if equal and layers > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
+    layers, recompute, dense = row.config.keys.layers, row.config.parallel.recompute, row.config.keys.dense_layers
+    equal = row.config.keys.kind in ("transformer", "mixture")
+    if equal and layers - dense > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
         with suppress(ZerosimError):
-            (first, block, other, third, last), peak, more = runs_alone(shortened(row, 3), row.cluster)
-            return LayersAlone(
-                [first, block, *[other] * (layers - 2), third, last], peak + (layers - 3) * more, more)
+            ns, peak, more = runs_alone(shortened(row, dense + 3), row.cluster)
+            return LayersAlone([*ns[:-3], *[ns[-4]] * (layers - dense - 3), *ns[-3:]],
+                               peak + (layers - dense - 3) * more, 0 if dense else more)
     return runs_alone(row.config, row.cluster)._replace(of_block=0)
 
 
@@ -323,9 +329,11 @@ def is_none(keys: Mapping[str, Any], ranks: int, batch: int) -> bool:
         keys.get(f"parallel.{name}_ranks", 1) for name in SPLITTING)
     stages, size = keys.get("parallel.stages"), keys.get("train.micro_batch", 1)
     all_places = all(f"parallel.{name}_ranks" in keys for name in SPLITTING)
+    group = keys.get("parallel.shard_ranks") or 1
     alone = all_places and "train.micro_batch" in keys and batch == size * ranks // places
     return bool(
-        ranks % places or batch % size or (all_places and batch // size % (ranks // places))
+        ranks % places or batch % size
+        or (all_places and (batch // size % (ranks // places) or ranks // places % group))
         or (tensor == 1 and keys.get("parallel.sequence_parallel"))
         or (pipeline == 1 and keys.get("parallel.model_chunks", 1) > 1)
         or ((pipeline or 1) > 1 and stages == ["zero3"])
@@ -407,7 +415,8 @@ def advised(rows: Sequence[PlannedRow]) -> str:
         for number in range(len(CHEAPER) + 1 if factor == 1 else 1):
             changed = with_keys(own, dict([*CHEAPER.items()][:number]), samples(own))
             with suppress(ZerosimError):
-                layouts = [*layouts_of(changed, space(changed)).values()]
+                chunks = {"parallel.model_chunks": sorted({1, changed.parallel.model_chunks})}
+                layouts = [*layouts_of(changed, space(changed) | chunks).values()]
                 searched = fastest(layouts, 1, FURTHER)
                 if searched.rows[0].fits:
                     return (f"{in_keys(searched.rows[0], asked)} the fastest of {searched.planned:,} planned of "
