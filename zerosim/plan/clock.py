@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim.core.comm import Payload
-from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, RankStep, Span
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, Span
 
 
 @dataclass(eq=False)
@@ -79,11 +78,6 @@ class VirtualClock:
         self.computing_ns["offload"] += ns
         self.bound_ns["offload"] += ns
 
-    @property
-    def free_ns(self) -> int:
-        """The earliest start of a collective: now, or the end of the previous one."""
-        return max(self.now_ns, self.stream_ns)
-
     def _slowed_ns(self, ns: int) -> int:
         """The delay of a computation of `ns` by collectives that run beside it."""
         running_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
@@ -92,8 +86,8 @@ class VirtualClock:
         return round(min(ns / left, running_ns) * self.taken_by_collectives)
 
     def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
-        """Begin a collective as soon as the stream is free; return its end."""
-        began_ns = self.free_ns
+        """Begin a collective now, or at the end of the previous one; return its end."""
+        began_ns = max(self.now_ns, self.stream_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         self.sent_by[what] += sent_bytes
@@ -120,10 +114,6 @@ class VirtualClock:
         for what, count in (("bytes", sent_bytes), ("messages", messages)):
             self.sent_counts[what] = self.sent_counts[what] + count
 
-    def sent(self, outgoing: Payload, to: int) -> None:
-        """Count a message that has been sent."""
-        self.send(outgoing.nbytes, 1)
-
     def wait(self, until_ns: int) -> None:
         """Wait until an overlapped collective or transfer ends; the wait counts as exposed."""
         self.exposed_ns += max(until_ns - self.now_ns, 0)
@@ -147,11 +137,6 @@ class VirtualClock:
         if not self._open:
             lane = WAITING if what == WAIT else COMPUTATION
             self.spans.append(Span(0, lane, 1, what, unit, began_ns, self.now_ns))
-
-    @property
-    def step(self) -> RankStep:
-        """All spans so far, as one step."""
-        return RankStep(0, 1, 0, self.now_ns, self.spans)
 
     @property
     def counts(self) -> dict[str, Counter[str]]:

@@ -14,12 +14,13 @@ communication.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from zerosim.core.allocation import Array, Kind
+from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.trace import COLLECTIVES, Span
@@ -62,40 +63,32 @@ class PassRecorder:
     traced: bool
     """Whether spans are kept."""
     sent_ns: int = 0
-    _began: tuple[int, int, dict[str, Counter[str]]] = (0, 0, {})
-    _alive: Counter[Any] = field(default_factory=Counter)
-    _before: tuple[Counter[Kind], int] = (Counter(), 0)
-    _recorded: tuple[int, int] = (0, 0)
+    """The time at which the result of the last pass was sent."""
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
         """All that a pass counts."""
         return {**self.clock.counts, "operations": self.operations}
 
-    def begin(self) -> None:
-        """Begin a pass."""
-        ledger, self.sent_ns = self.ledger, self.clock.now_ns
-        self._began = self.clock.now_ns, self.clock.exposed_ns, {
-            name: Counter(counts) for name, counts in self.counts.items()}
-        self._alive, self._before = alive(ledger), (ledger.peak, ledger.peak_total)
-        self._recorded = len(self.clock.spans), len(ledger.curve)
+    @contextmanager
+    def recording(self, passes: list[Pass]) -> Iterator[None]:
+        """Append this block to `passes`, as the value of a pass."""
+        clock, ledger, before, began_ns = self.clock, self.ledger, alive(self.ledger), self.clock.now_ns
+        counts, exposed_ns = {name: Counter(counts) for name, counts in self.counts.items()}, clock.exposed_ns
+        peak, peak_total, spans, changes = ledger.peak, ledger.peak_total, len(clock.spans), len(ledger.curve)
+        self.sent_ns = began_ns
         ledger.begin_peak()
-
-    def end(self) -> Pass:
-        """End it; its value."""
-        (began_ns, exposed_ns, counts), ledger, before = self._began, self.ledger, self._alive
-        spans, curve = self.clock.spans[self._recorded[0] :], ledger.curve[self._recorded[1] :]
-        value = Pass(
-            self.clock.now_ns - began_ns, self.sent_ns - began_ns, self.clock.exposed_ns - exposed_ns,
+        yield
+        passes.append(Pass(
+            clock.now_ns - began_ns, self.sent_ns - began_ns, clock.exposed_ns - exposed_ns,
             {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
-            less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before),
-            self.clock.under_way, [shifted(span, -began_ns) for span in spans if self.traced],
-            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()}) for at, now in curve])
+            less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before), clock.under_way,
+            [shifted(span, -began_ns) for span in clock.spans[spans:] if self.traced],
+            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
+             for at, now in ledger.curve[changes:]]))
         if not self.traced:
-            self.clock.spans.clear()
-        peak, peak_total = self._before
+            clock.spans.clear()
         ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
-        return value
 
 
 def alive(ledger: Ledger) -> Counter[Any]:
@@ -137,9 +130,9 @@ class RepeatingReplica(Replica):
                 continue
             if repeated:
                 self.repeat(last[1], repeated)
-            self.recorder.begin()
-            yield part
-            last = [*last[-1:], self.recorder.end()]
+            with self.recorder.recording(last):
+                yield part
+            last = last[-2:]
 
     def repeat(self, value: Pass, times: int) -> None:
         """Count a pass that leaves as much work under way as there was before it."""
@@ -171,9 +164,10 @@ class RecordedPipeline(Pipeline):
 
     def run(self, what: str, part: Batch, chunk: int) -> None:
         self.base = self.base or alive(self.recorder.ledger)
-        self.recorder.begin()
-        super().run(what, part, chunk)
-        self.values[Slot(what, part.first, chunk)] = self.recorder.end()
+        passes = list[Pass]()
+        with self.recorder.recording(passes):
+            super().run(what, part, chunk)
+        self.values[Slot(what, part.first, chunk)] = passes.pop()
         self.ended_ns = self.recorder.clock.now_ns
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
