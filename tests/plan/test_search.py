@@ -13,7 +13,7 @@ from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.plan import search
 from zerosim.plan.planned_row import PlannedRow
 from zerosim.plan.reading import scenario_of
-from zerosim.plan.search import Least, fastest, layouts_of, space, written
+from zerosim.plan.search import fastest, layouts_of, least_bytes_and_seconds, space, written
 
 PINNED = {f"parallel.{name}": 1 for name in (
     "tensor_ranks", "pipeline_ranks", "model_chunks", "context_ranks", "expert_ranks")}
@@ -56,10 +56,10 @@ def layouts(changes):
 @pytest.mark.parametrize("changes", one_in(3, CASES), ids=range(len(CASES)))
 def test_the_fastest_layouts_are_those_of_an_exhaustive_search_and_none_is_below_its_bounds(changes):
     found = layouts(changes)
-    rows, least = [layout.planned() for layout in found], Least()
+    rows, known = [layout.planned() for layout in found], {}
     assert len({row.name for row in rows}) == len(rows) > 7
     for layout, row in zip(found, rows, strict=True):
-        bytes_, seconds = least.bytes_and_seconds(layout)
+        bytes_, seconds = least_bytes_and_seconds(layout, known)
         assert bytes_ <= row.peak_bytes, row.name
         assert seconds <= row.step_seconds, row.name
     seconds = sorted(row.step_seconds for row in rows if row.fits)
@@ -73,10 +73,10 @@ def test_the_fastest_layouts_are_those_of_an_exhaustive_search_and_none_is_below
 @pytest.mark.parametrize("more", [(0, 9), (1e12, 0)])
 def test_a_bound_that_is_too_high_loses_a_layout(more, monkeypatch):
     found = layouts(CASES[0] | {"parallel.secondary_ranks": 0, "parallel.shard_ranks": 0})
-    right, proved = fastest(found, 1).rows[0].layout, Least.bytes_and_seconds
+    right, proved = fastest(found, 1).rows[0].layout, least_bytes_and_seconds
     assert fastest(found, 1).slower > 0
-    monkeypatch.setattr(Least, "bytes_and_seconds", lambda self, row: tuple(
-        bound + wrong * (row.layout == right) for bound, wrong in zip(proved(self, row), more, strict=True)))
+    monkeypatch.setattr(search, "least_bytes_and_seconds", lambda row, known: tuple(
+        bound + wrong * (row.layout == right) for bound, wrong in zip(proved(row, known), more, strict=True)))
     assert fastest(found, 1).rows[0].layout != right
 
 

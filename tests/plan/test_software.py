@@ -75,7 +75,7 @@ def test_an_optimizer_on_the_host_leaves_its_memory_and_takes_longer():
     assert host.host_bytes >= states + states // 6
     assert device.peak_bytes - host.peak_bytes >= states
     moved = 2 * (states + states // 6) + states // 6     # states have 12 bytes of a parameter, weights and gradient 2
-    assert host.update_seconds == pytest.approx(moved / HOST_BYTES_PER_SECOND, rel=1e-3)
+    assert host.seconds["update"] == pytest.approx(moved / HOST_BYTES_PER_SECOND, rel=1e-3)
 
 
 def test_attention_has_its_rate_on_long_sequences_and_half_of_it_on_short_ones():
@@ -141,8 +141,9 @@ def test_software_waits_for_reductions_at_its_update_and_gathers_weights_beside_
     ahead, waiting = found(True), found(False)
     clock = ahead.rehearsal.clock
     gathered, forward = clock.communicating_ns["all_gather"], clock.computing_ns["forward"]
-    assert waiting.exposed_seconds - ahead.exposed_seconds >= min(gathered, forward) / 1e9 > 0
-    assert ahead.step_seconds >= ahead.compute_seconds + ahead.update_seconds + max(gathered - forward, 0) / 1e9
+    exposed = [found.seconds["exposed_communication"] for found in (waiting, ahead)]
+    assert exposed[0] - exposed[1] >= min(gathered, forward) / 1e9 > 0
+    assert ahead.step_seconds >= ahead.seconds["compute"] + ahead.seconds["update"] + max(gathered - forward, 0) / 1e9
 
 
 def test_collectives_that_last_longer_than_the_passes_beside_them_are_waited_for():

@@ -38,7 +38,7 @@ from zerosim.collectives.table import Algorithm
 from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, NS, Cluster
 from zerosim.plan.fluid import written_ns
 from zerosim.verdict.flows import with_messages
 
@@ -65,8 +65,6 @@ class Costs:
     cluster: Cluster
     ranks: int
     itemsize: int
-    all_reduces: bool = False
-    """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
@@ -156,7 +154,11 @@ class Costs:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
     def update_ns(self, moved_bytes: int, *, on_host: bool = False) -> int:
-        return round(self.cluster.update_ns(moved_bytes, on_host=on_host))
+        """The time of an optimizer step that reads and writes so much in one kernel on the device, or on its host."""
+        device, moved = self.cluster.device, moved_bytes * self.cluster.software.update
+        rate = HOST_BYTES_PER_SECOND if on_host else device.update_bandwidth
+        return round((moved_bytes if on_host else moved) * NS / rate if rate else max(
+            device.moved_ns(moved), device.launch_ns))
 
     def of(self, comm: Communicator) -> "Costs":
         """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
@@ -165,14 +167,20 @@ class Costs:
         if key == (self.ranks, 1):
             return self
         if key not in self._groups:
-            self._groups[key] = Costs(
-                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
+            self._groups[key] = Costs(self.cluster.seen_by(stride), comm.size, self.itemsize)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
-        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`."""
+        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`.
+
+        Each message of a reduce-scatter of codes is encoded, decoded and added.
+        """
         if isinstance(function, OnNarrowWires):
-            return self._price_of_codes(function, argument[0])
+            chunk, algorithm = argument[0], with_messages(algorithm_of(function.collective))
+            length = function.wire.encoded_bytes(len(chunk))
+            passes_ns = self.moved_ns(function.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
+            price = self._price(algorithm, length, True, 0)
+            return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
@@ -181,30 +189,19 @@ class Costs:
             self._prices[key] = self._price(with_messages(algorithm), length, chunked, root)
         return self._prices[key]
 
-    def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
-        """The price of a reduce-scatter of encoded chunks; each message is encoded, decoded and added."""
-        algorithm, length = with_messages(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
-        price = self._price(algorithm, length, True, 0)
-        passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
-        return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
-
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
         if self.ranks == 1:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else [*map(len, split(Extent(length, np.uint8), self.ranks))]
-        most = algorithm.sent_bytes(lengths, root, root)
-        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        if chunked:
-            return Price(ns, algorithm.sent_bytes(lengths, 0), algorithm.messages(0, self.ranks))
+        if self.cluster.pipelined:
+            ns = self.pipelined_ns(algorithm, algorithm.sent_bytes(lengths, root, root))
+        else:       # message by message; rank 0 is the root
+            whole = algorithm.collective == "broadcast"
+            ns = written_ns(
+                (lambda comm, chunks: algorithm.function(comm, chunks[:], 0)) if whole else algorithm.function,
+                sum(lengths), 1, self.cluster, self.ranks)
         messages = algorithm.messages(0, self.ranks, root)
-        return Price(ns, messages * length, messages)
-
-    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
-        """The time message by message; in a collective with a root, rank 0 is the root."""
-        collective = algorithm.function
-        if algorithm.collective == "broadcast":
-            collective = from_first(collective)
-        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
+        return Price(ns, algorithm.sent_bytes(lengths, 0) if chunked else messages * length, messages)
 
     def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
         """The time of pipelined rings through all ranks, one per network card, on slices of messages.
@@ -296,12 +293,3 @@ def scores_of(step: Step) -> int:
         shape[-1] for shape in step.input_shapes.values())
     of_both = (width if others else step.shape[-1]) + step.shape[-1]
     return heads * step.forward_operations // (2 * of_both) if heads and is_attention(step) else 0
-
-
-def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
-    """A broadcast of a whole vector from rank 0, on chunks."""
-
-    def call(comm: Any, chunks: Any) -> None:
-        broadcast(comm, chunks[:], 0)
-
-    return call

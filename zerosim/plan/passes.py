@@ -82,7 +82,7 @@ class PassRecorder:
         passes.append(Pass(
             clock.now_ns - began_ns, self.sent_ns - began_ns, clock.exposed_ns - exposed_ns,
             {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
-            less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before), clock.under_way,
+            less(peak_of(ledger), before), less(alive(ledger), before), clock.under_way,
             [shifted(span, -began_ns) for span in clock.spans[spans:] if self.traced],
             [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
              for at, now in ledger.curve[changes:]]))
@@ -91,16 +91,14 @@ class PassRecorder:
         ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
 
 
-def alive(ledger: Ledger) -> Counter[Any]:
+def alive(ledger: Any) -> Counter[Any]:
     """The bytes that are alive, by kind and in all."""
-    return with_all(ledger.now, ledger.total)
+    return Counter({**ledger.now, ALL: ledger.total})
 
 
-def with_all(held: Counter[Any], total: int) -> Counter[Any]:
-    """Bytes by kind and in all."""
-    counts = Counter[Any](held)
-    counts[ALL] = total
-    return counts
+def peak_of(ledger: Any) -> Counter[Any]:
+    """The bytes at the peak of a ledger or rehearsal, by kind and in all."""
+    return Counter({**ledger.peak, ALL: ledger.peak_total})
 
 
 def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
@@ -258,7 +256,7 @@ def together(
     for cost in recorded.values.values():
         add(counts, cost, -1)
         clock.exposed_ns -= cost.exposed_ns
-    now, peak, curve = Counter(recorded.base), with_all(rehearsal.peak, rehearsal.peak_total), rehearsal.curve[:1]
+    now, peak, curve = Counter(recorded.base), peak_of(rehearsal), rehearsal.curve[:1]
     for at, slot in zip(times.began_ns, slots, strict=True):
         cost = recorded.values[like(slot, block, few)]
         add(counts, cost, 1)

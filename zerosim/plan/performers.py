@@ -29,7 +29,10 @@ class Performer:
     calls: TapeCalls
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Charge and run one operation's forward or backward, or a loss, which has no step."""
+        """Charge and run one operation's forward or backward, or a loss, which has no step.
+
+        Recomputation takes time only, as PyTorch's does, until backward has what it needs.
+        """
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
             software = self.costs.cluster.software
@@ -40,17 +43,13 @@ class Performer:
             result = self.calls.perform(step, function, *arrays, **named)
             del held
             return result
-        self._compute(step, function)
-        return self.calls.perform(step, function, *arrays, **named)
-
-    def _compute(self, step: Step, function: Callable[..., Any]) -> None:
-        """Charge an operation alone; recomputation stops, as PyTorch's does, once backward has what it needs."""
         if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
-            return
-        if function is step.instruction.operation.forward:
+            pass
+        elif function is step.instruction.operation.forward:
             self.clock.compute("forward", *self.costs.forward(step))
         else:
             self.clock.compute("backward", *self.costs.backward(step))
+        return self.calls.perform(step, function, *arrays, **named)
 
 
 @dataclass(frozen=True, eq=False)

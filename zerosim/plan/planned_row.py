@@ -160,9 +160,7 @@ class PlannedRow:
 
     @property
     def reserved_bytes(self) -> int:
-        """The memory that the allocator holds at the peak: live arrays, a reserve, and what the software has apart; at
-        most the device's memory.
-        """
+        """The memory of the allocator at the peak: live arrays, a reserve, what the software has apart; at most all."""
         software, resting = self.cluster.software, self.rehearsal.resting
         state, weights, bucket = software.apart
         wished = round((1 + software.reserve) * self.peak_bytes + state * resting["optimizer"]
@@ -183,22 +181,14 @@ class PlannedRow:
         return self.rehearsal.clock.now_ns / NS
 
     @property
-    def update_seconds(self) -> float:
-        return self.rehearsal.clock.computing_ns["update"] / NS
-
-    @property
-    def compute_seconds(self) -> float:
-        """The time of forward, loss, backward and recomputation."""
-        return sum(self.rehearsal.clock.computing_ns.values()) / NS - self.update_seconds
-
-    @property
-    def communication_seconds(self) -> float:
-        return sum(self.rehearsal.clock.communicating_ns.values()) / NS
-
-    @property
-    def exposed_seconds(self) -> float:
-        """Exposed communication."""
-        return self.rehearsal.clock.exposed_ns / NS
+    def seconds(self) -> dict[str, float]:
+        """The seconds of a step: in all, in `compute` (forward, loss, backward, recomputation), and of `update`; in
+        `communication`, and of that `exposed_communication`."""
+        clock = self.rehearsal.clock
+        update = clock.computing_ns["update"] / NS
+        return {"step": self.step_seconds, "compute": sum(clock.computing_ns.values()) / NS - update,
+                "communication": sum(clock.communicating_ns.values()) / NS,
+                "exposed_communication": clock.exposed_ns / NS, "update": update}
 
     @property
     def host_bytes(self) -> int:
@@ -264,7 +254,7 @@ class PlannedRow:
         if not self.fits:
             missing, there = self.missing_bytes / 1e9, device.memory / 1e9
             return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
-        exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+        exposed = self.seconds["exposed_communication"] / self.step_seconds if self.step_seconds else 0.0
         if self.rehearsal.bubble > max(exposed, SHARE_THAT_BOUNDS):
             return f"the pipeline: its ranks wait for each other's passes in {self.rehearsal.bubble:.0%} of the step"
         if exposed > SHARE_THAT_BOUNDS:
@@ -290,8 +280,7 @@ class PlannedRow:
 
     @property
     def spare(self) -> str:
-        """The memory that a fitting row leaves and that the allocator holds, in words, if the allocator has a reserve.
-        """
+        """The memory that a fitting row leaves, in words, and what its allocator holds, if that has a reserve."""
         if not self.fits or self.reserved_bytes == self.peak_bytes:
             return ""
         left = (self.cluster.device.memory - self.peak_bytes) / 1e9
@@ -299,8 +288,7 @@ class PlannedRow:
 
     @property
     def over_directions(self) -> str:
-        """The bytes that a rank sends over each direction, and the memory of a pipeline's ranks; empty without several.
-        """
+        """The bytes that a rank sends over each of several directions, and the memory of a pipeline's ranks."""
         if not self.config.directions.words:
             return ""
         sent = {name: count for name, count in self.rehearsal.sent_by_direction.items() if count}
@@ -317,12 +305,9 @@ class PlannedRow:
     def pricing(self) -> str:
         """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
         named = [algorithm.name for kind in SERVING if (algorithm := self.config.serving(kind)) is not None]
-        if not named:
-            return ""
-        one = len(named) == 1
-        priced = f"{joined(named)} {'is' if one else 'are'} priced"
-        if not self.cluster.pipelined:
-            return f"{priced} message by message over the links"
+        priced = f"{joined(named)} {'is' if len(named) == 1 else 'are'} priced"
+        if not named or not self.cluster.pipelined:
+            return f"{priced} message by message over the links" if named else ""
         return (f"{priced} as a pipelined ring, by bytes and messages alone: every algorithm with as many takes the "
                 'same time; set cluster.collectives to "written" to tell them apart')
 
@@ -355,11 +340,7 @@ class PlannedRow:
                 "resting": {kind: self.rehearsal.resting[kind] for kind in MEMORY_KINDS},
                 "host": self.host_bytes,
             },
-            "step_seconds": self.step_seconds,
-            "compute_seconds": self.compute_seconds,
-            "communication_seconds": self.communication_seconds,
-            "exposed_communication_seconds": self.exposed_seconds,
-            "update_seconds": self.update_seconds,
+            **{f"{what}_seconds": seconds for what, seconds in self.seconds.items()},
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,

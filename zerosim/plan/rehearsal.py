@@ -110,14 +110,13 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
     ranks, block, here, turn = config.directions.pipeline, config.passes, config.of_pipeline, turn_of(config)
     few = min(block, turn * -(-REHEARSED // turn))
     short = with_passes(config, few).of_pipeline
-    alike = dict[Any, tuple[Rehearsal, RecordedPipeline]]()
-    alone = list[tuple[Rehearsal, RecordedPipeline]]()
+    alike, alone = dict[Any, tuple[Rehearsal, RecordedPipeline]](), list[tuple[Rehearsal, RecordedPipeline]]()
     for rank, piece in enumerate(here):
         key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(of.computation for of in unit.segments))
                     for chunk in piece.chunks for unit in chunk.units)
         if key not in alike:
-            rehearsal, (recorded,) = by_itself(short[rank], cluster, around, traced=traced)
-            alike[key] = rehearsal, recorded
+            rehearsal, recorded = by_itself(short[rank], cluster, around, traced=traced)
+            alike[key] = rehearsal, recorded[0]
         alone.append(alike[key])
     slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(piece.chunks))
              for rank, piece in enumerate(here)]
@@ -161,7 +160,7 @@ def by_itself(
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    costs = Costs(seen, config.ranks, config.computing.weights.itemsize)
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
@@ -199,7 +198,7 @@ def timed_replica(
     """A replica of a row on shapes, with the collectives of its tape and its updates."""
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
-    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.tuned_room(extent), ledger))
+    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
     kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.allocator(extent)

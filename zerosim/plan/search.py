@@ -14,7 +14,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, zip_longest
 from math import inf, prod
@@ -118,9 +117,9 @@ def fastest(layouts: Sequence[PlannedRow], most: float = USUAL_MOST, further: fl
     With `further`, only so many are planned once there are enough, and a faster one may be left out.
     """
     rows, refused, planned = list[PlannedRow](), list[ZerosimError](), 0
-    held, small, least = list[float](), list[tuple[float, int]](), Least()
+    held, small, known = list[float](), list[tuple[float, int]](), dict[Any, LayersAlone]()
     for number, layout in enumerate(layouts):
-        bytes_, seconds = least.bytes_and_seconds(layout)
+        bytes_, seconds = least_bytes_and_seconds(layout, known)
         held.append(bytes_)
         if bytes_ <= layout.cluster.device.memory:
             small.append((seconds, number))
@@ -170,9 +169,8 @@ class LayersAlone(NamedTuple):
     of_block: int = 0
 
 
-@dataclass(frozen=True)
-class Least:
-    """Times and memory that no layout is below, by those in which one data rank computes a micro-batch in one piece.
+def least_bytes_and_seconds(row: PlannedRow, known: dict[Any, LayersAlone]) -> tuple[float, float]:
+    """The least bytes of the layout's fullest rank, and the least seconds of its step, by what `known` has of layers.
 
     Rank r of p in a pipeline computes its pieces of the model for all m micro-batches. Before, one of them has passed
     pieces 0 … r − 1 forward; after, one passes them backward, in a schedule that does not split it. So the step takes
@@ -181,43 +179,32 @@ class Least:
     A rank has what it keeps between steps, but for gradients, beside the activations of a micro-batch, and from the
     second micro-batch on the gradients of earlier ones: shards, or all of them if they are reduced once a step. Rank r
     of a pipeline has the activations of the micro-batches that its schedule begins before it ends others. The fullest
-    rank has at least the mean.
+    rank has at least the mean. If states alone do not fit, there are their bytes, and 0 seconds.
 
-    Layouts that differ in stage, groups, accumulation or pipeline share the rehearsal of their layers.
+    Layouts that differ in stage, groups, accumulation or pipeline share the rehearsal of their layers, in `known`.
     """
-
-    _alone: dict[Any, LayersAlone] = field(default_factory=dict)
-
-    def bytes_and_seconds(self, row: PlannedRow) -> tuple[float, float]:
-        """The least bytes of the layout's fullest rank, and the least seconds of its step; if states alone do not fit,
-        their bytes and 0."""
-        config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
-        if states + gradients > row.cluster.device.memory:
-            return states + gradients, 0.0
-        key = alone(config).settings, row.scenario.cluster
-        if key not in self._alone:
-            self._alone[key] = layers_alone(row)
-        layers, cuts, earlier = self._alone[key], cuts_of(config), gradients if config.part_by_part else 0.0
-        piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
-        passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
-        seconds = max(config.block * sum(piece_ns[rank::ranks]) + before
-                      for rank, before in zip(range(ranks), passing, strict=False)) / NS
-        if config.block > 1 and config.accumulation == "boundary":
-            tuned, size = Sharing.of(config, row.cluster).tuned, config.precision.weights.itemsize
-            earlier = sum(unit.count * size * tuned.get((unit.name, "gradients"), 1.0)
-                          for unit in config.model.units if not unit.frozen) / ranks
-        if ranks == 1:
-            return states + max(gradients, earlier + layers.peak), seconds
-        blocks = [len(cut) - (cut.start == 0) - (cut.stop == cuts[-1].stop) for cut in cuts]
-        begun = sum(most_begun(config.parallel.schedule, rank, ranks, min(config.block, 2 * ranks),
-                               tuple(blocks[rank::ranks])) for rank in range(ranks))
-        return states + max(gradients, earlier, begun * layers.of_block / ranks), seconds
-
-
-def cuts_of(config: Config) -> list[range]:
-    """The runs of layers in each piece of a row's pipeline."""
-    ranks, parallel = config.directions.pipeline, config.parallel
-    return pieces(config.layers, *((1,) if ranks == 1 else (parallel.pieces, parallel.pipeline_layers)))
+    config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
+    if states + gradients > row.cluster.device.memory:
+        return states + gradients, 0.0
+    key = alone(config).settings, row.scenario.cluster
+    if key not in known:
+        known[key] = layers_alone(row)
+    layers, parallel, earlier = known[key], config.parallel, gradients if config.part_by_part else 0.0
+    cuts = pieces(config.layers, *((1,) if ranks == 1 else (parallel.pieces, parallel.pipeline_layers)))
+    piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
+    passing = [0] * ranks if parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
+    seconds = max(config.block * sum(piece_ns[rank::ranks]) + before
+                  for rank, before in zip(range(ranks), passing, strict=False)) / NS
+    if config.block > 1 and config.accumulation == "boundary":
+        tuned, size = Sharing.of(config, row.cluster).tuned, config.precision.weights.itemsize
+        earlier = sum(unit.count * size * tuned.get((unit.name, "gradients"), 1.0)
+                      for unit in config.model.units if not unit.frozen) / ranks
+    if ranks == 1:
+        return states + max(gradients, earlier + layers.peak), seconds
+    blocks = [len(cut) - (cut.start == 0) - (cut.stop == cuts[-1].stop) for cut in cuts]
+    begun = sum(most_begun(parallel.schedule, rank, ranks, min(config.block, 2 * ranks),
+                           tuple(blocks[rank::ranks])) for rank in range(ranks))
+    return states + max(gradients, earlier, begun * layers.of_block / ranks), seconds
 
 
 @lru_cache(maxsize=4096)
