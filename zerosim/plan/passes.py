@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import msgspec
-
 from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.observe.ledger import Curve, Ledger
@@ -83,7 +81,7 @@ class PassRecorder:
             clock.now_ns - began_ns, self.sent_ns - began_ns, clock.exposed_ns - exposed_ns,
             {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
             less(peak_of(ledger), before), less(alive(ledger), before), clock.under_way,
-            [shifted(span, -began_ns) for span in clock.spans[spans:] if self.traced],
+            [span.later(-began_ns) for span in clock.spans[spans:] if self.traced],
             [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
              for at, now in ledger.curve[changes:]]))
         if not self.traced:
@@ -108,10 +106,6 @@ def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
     Counter({'a': 2})
     """
     return Counter({key: now[key] - before[key] for key in now.keys() | before.keys() if now[key] != before[key]})
-
-
-def shifted(span: Span, by_ns: int) -> Span:
-    return msgspec.structs.replace(span, begin_ns=span.begin_ns + by_ns, end_ns=span.end_ns + by_ns)
 
 
 @dataclass(eq=False)
@@ -263,13 +257,13 @@ def together(
         clock.exposed_ns += cost.exposed_ns
         peak |= Counter({kind: now[kind] + more for kind, more in cost.peak.items()})
         if traced:
-            clock.spans += [shifted(span, at) for span in cost.spans]
+            clock.spans += [span.later(at) for span in cost.spans]
             curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
                       for after, held in cost.curve]
         now.update(cost.left)
     for span in times.messages:
         clock.travel(span.what, span.unit, span.begin_ns, span.end_ns, span.bytes, 1)
-    clock.spans += [shifted(span, later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
+    clock.spans += [span.later(later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
     curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
     clock.now_ns += later_ns
     clock.idle_ns = times.idle_ns + began_ns - times.ended_ns
