@@ -305,9 +305,11 @@ class PlannedRow:
     def pricing(self) -> str:
         """The pricing of the collectives that the row names, in a sentence; empty if it names none."""
         named = [algorithm.name for kind in SERVING if (algorithm := self.config.serving(kind)) is not None]
+        if not named:
+            return ""
         priced = f"{joined(named)} {'is' if len(named) == 1 else 'are'} priced"
-        if not named or not self.cluster.pipelined:
-            return f"{priced} message by message over the links" if named else ""
+        if not self.cluster.pipelined:
+            return f"{priced} message by message over the links"
         return (f"{priced} as a pipelined ring, by bytes and messages alone: every algorithm with as many takes the "
                 'same time; set cluster.collectives to "written" to tell them apart')
 
