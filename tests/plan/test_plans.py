@@ -15,6 +15,7 @@ from tests.pages import refused
 from zerosim.collectives import ring
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.plan import search
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.planned_row import parameters_met
@@ -155,11 +156,14 @@ def test_collectives_have_no_plan():
         zs.plan(PLANS.parent / "unsafe_sends.toml")
 
 
-def test_nothing_fits_is_said(capsys):
+def test_nothing_fits_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(search, "ENOUGH", 1)
     keys = ["cluster.device={flops=1e12,memory_bandwidth=1e12,memory=1e6}", "check.fits=['zero3']", "world.ranks=1",
             "model.layers=1"]
     assert main(["plan", str(PLANS / "mpt_7b.toml"), *(f"--set={key}" for key in keys)]) == 1
-    assert "Nothing fits" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "Nothing fits. None of" in " ".join(out.split())
+    assert err == "Nothing fits: searching for a layout that does\n"
 
 
 @pytest.mark.parametrize("experts", [2, 8, 64])

@@ -86,7 +86,7 @@ def test_attention_has_its_rate_on_long_sequences_and_half_of_it_on_short_ones()
     assert device.attention_ns(10**12, 300, "flash3") == 1e9
 
 
-def test_a_figure_of_a_named_device_can_be_set(monkeypatch):
+def test_a_figure_of_a_named_device_can_be_set():
     assert row(figures={"memory": 1e9}).missing_bytes == row().peak_bytes - 10**9
 
 

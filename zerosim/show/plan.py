@@ -6,10 +6,11 @@ A column of its table is one of `FIGURES`, which the terminal, the page and the 
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -92,15 +93,27 @@ def figures(rows: Sequence[PlannedRow]) -> list[PlanFigure]:
     return [figure for figure in FIGURES if not figure.if_any or any(map(figure.value, rows))]
 
 
-def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
-    """A plan that displays itself; the rows are the document's, memory in `…_bytes`; `command` repeats it."""
-    def show_short(console: Console) -> None:
+def short(plan: Plan) -> str:
+    """The short table of a plan, and its verdict."""
+    def show(console: Console) -> None:
         show_grid(console, plan.names, [figure.column(plan.rows) for figure in FIGURES if figure.at_the_prompt])
         console.print(plan.verdict, soft_wrap=True)
 
-    return Shown(
-        plan, plan.passed, plan.verdict, printed(show_short),
-        show=lambda console: show_plan(console, plan), make_document=plan.document,
+    return printed(show)
+
+
+@dataclass(frozen=True, repr=False)
+class ShownPlan(Shown):
+    """A plan that displays itself. Its words are made when they are asked for: the search for advice takes seconds."""
+
+    verdict: str = field(init=False, default=cast("str", cached_property(lambda self: self.subject.verdict)))
+    about: str = field(init=False, default=cast("str", cached_property(lambda self: short(self.subject))))
+
+
+def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
+    """A plan that displays itself; the rows are the document's, memory in `…_bytes`; `command` repeats it."""
+    return ShownPlan(
+        plan, plan.passed, show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
         make_page=lambda: Page(plan_page(plan, command), f"all of {plan.scenario.title or 'a plan'}"))
 
