@@ -395,7 +395,7 @@ def advised(rows: Sequence[PlannedRow]) -> str:
     The whole space is searched on the row's devices, then with a chunked loss and with the optimizer on the host, then
     on twice as many devices, and so on. The batch of a device stays.
     """
-    asked, tried, least, most = min(rows, key=lambda row: row.missing_bytes).scenario, 0, inf, 0
+    asked, tried, least, most = min(rows, key=lambda row: row.missing_bytes).alone, 0, inf, 0
     for factor in doubled(ENOUGH):
         most = asked.world.ranks * factor
         own = on_ranks(dataclasses.replace(asked, check=Check(), fault=()), most)
