@@ -113,7 +113,7 @@ def record(
 
     def recorded(comm: Communicator) -> Any:
         vector = vectors[comm.rank]
-        return program(Observed(comm, Recorder(comm.rank, vector, recording, file)), vector)
+        return program(Observed(comm, MessageRecorder(comm.rank, vector, recording, file)), vector)
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
@@ -127,7 +127,7 @@ def record(
 
 
 @dataclass(eq=False)
-class Recorder:
+class MessageRecorder:
     """One rank's part of a recording: its messages, and its vector after each."""
 
     rank: int

@@ -62,11 +62,6 @@ class Device:
     update_bandwidth: float = 0.0
     """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
 
-    @property
-    def taken_by_collectives(self) -> float:
-        """The share of the device that collectives occupy."""
-        return self.channels / self.multiprocessors
-
     def products_ns(self, operations: int, width: int) -> float:
         """The time of matrix products with weights whose narrower side is `width`."""
         share = self.product_share * width / (width + self.half_width)
@@ -132,10 +127,6 @@ class Tuning:
         (384, 0, 0)
         """
         return self.adapter_rank * sum(shape) if len(shape) == MATRIX else 0
-
-    def state_bytes(self, itemsize: int) -> float:
-        """The bytes of a number of the optimizer's state of `itemsize` bytes, but for master weights."""
-        return 1 + 4 / 256 if self.states_in_8_bits else itemsize
 
 
 MATRIX = 2

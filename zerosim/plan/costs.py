@@ -83,14 +83,17 @@ class Costs:
         if self.cluster.fused and operation.sends and operation.multiplications is None:
             return Time(0, "memory")    # a library's collective copies nothing besides
         if (key := (step, way)) not in self._operations:
-            frozen, beside = adapted(step, way, self.cluster)
-            moved = self.kernel_bytes(step, way) + self.cast_bytes(step, way) + beside.moved
+            frozen, adapter = adapted(step, way, self.cluster)
+            moved = self.kernel_bytes(step, way) + self.cast_bytes(step, way) + adapter.moved
             moving, products = Time(self.moved_ns(moved), "memory"), self.products(step, operations - frozen)
-            further = round(self.cluster.device.products_ns(beside.operations, self.cluster.tuning.adapter_rank or 1))
+            further = round(self.cluster.device.products_ns(adapter.operations, self.cluster.tuning.adapter_rank or 1))
             longest = max(moving, products)
-            launch = Time(round(self.cluster.device.launch_ns * (1 + beside.launches)), "launches")
-            self._operations[key] = waited(step, way, self.cluster, max(
-                longest._replace(ns=moving.ns + products.ns + further), launch))
+            launch = Time(round(self.cluster.device.launch_ns * (1 + adapter.launches)), "launches")
+            time = max(longest._replace(ns=moving.ns + products.ns + further), launch)
+            routes = (operation.name, way) in ROUTING and self.cluster.fused
+            if launches := self.cluster.software.launches[way == "backward"] * routes:
+                time = Time(time.ns + round(launches * HOST_NS), "launches")
+            self._operations[key] = time
         return self._operations[key]
 
     def kernel_bytes(self, step: Step, way: str) -> float:
@@ -227,7 +230,7 @@ class Costs:
         return sum(steps * link.latency_ns + link.transfer_ns(count) for link, steps, count in links)
 
 
-class Beside(NamedTuple):
+class AdapterWork(NamedTuple):
     """What adapters add to an operation, and the widening of frozen weights."""
 
     operations: int = 0
@@ -235,34 +238,28 @@ class Beside(NamedTuple):
     launches: int = 0
 
 
-def adapted(step: Step, way: str, cluster: Cluster) -> tuple[int, Beside]:
+def adapted(step: Step, way: str, cluster: Cluster) -> tuple[int, AdapterWork]:
     """The operations of a step that frozen weights spare, and what adapters add: y += B A x, and all gradients.
 
     Weights in few bits are widened to 16 for each use.
     """
     tuning, weight = cluster.tuning, step.input_shapes.get("weight")
     if not tuning.adapter_rank or weight is None or not step.forward_operations:
-        return 0, Beside()
+        return 0, AdapterWork()
     spared = step.backward_operations // 2 if way == "backward" and "weight" in step.wanted else 0
     widened = (tuning.frozen_bits / 8 + 2) * prod(weight) if tuning.frozen_bits else 0.0
     if not tuning.adapters(weight):
-        return spared, Beside(moved=widened)
+        return spared, AdapterWork(moved=widened)
     rows = prod(step.shape[:-1])
     once, passes = 2 * rows * tuning.adapters(weight), 1 + (way == "backward")
     numbers = passes * rows * (step.input_shapes["x"][-1] + 2 * step.shape[-1] + 2 * tuning.adapter_rank)
-    return spared, Beside(passes * once, widened + 2 * numbers, 2 * passes)
+    return spared, AdapterWork(passes * once, widened + 2 * numbers, 2 * passes)
 
 
 HOST_NS = 8000
 """Nanoseconds from one launch of PyTorch's host to the next, for kernels that the device does not keep waiting."""
-
-
-def waited(step: Step, way: str, cluster: Cluster, time: Time) -> Time:
-    """The time of an operation, with that of the host where it sends tokens to experts: in `queue_slots` forward, and
-    in the backward of what fills the queues."""
-    waits = (step.instruction.operation.name, way) in (("queue_slots", "forward"), ("scatter_rows", "backward"))
-    launches = cluster.software.launches[way == "backward"] if waits and cluster.fused else 0.0
-    return Time(time.ns + round(launches * HOST_NS), "launches") if launches else time
+ROUTING = ("queue_slots", "forward"), ("scatter_rows", "backward")
+"""Operations that wait for the host, as tokens are sent to experts; in backward it is that of what fills the queues."""
 
 
 def moved_bytes(step: Step, way: str, itemsize: int) -> int:

@@ -72,7 +72,7 @@ class DirectionCosts:
         chunks = split(whole, size)
         if call.collective == "all_to_all":
             whole_ns = all_to_all_ns(cluster, size, chunks[0].nbytes, cluster.expert_slices, self.copies)
-            return round(whole_ns * (1 - cluster.software.beside))
+            return round(whole_ns * (1 - cluster.software.overlapped))
         halves = ["reduce_scatter", "all_gather"] if call.collective == "all_reduce" else [call.collective]
         costs = Costs(cluster, size, call.itemsize)
         exposed = size if cluster.software.in_chunks and call.direction == "tensor" and len(halves) == 1 else 1
@@ -126,5 +126,9 @@ class TimedCalls(TapeCalls):
         self._costs, self._clock = costs, clock
 
     def add(self, calls: Iterable[TapeCall]) -> None:
+        """The step waits for each; the stream, on the links of another direction, goes on."""
+        clock = self._clock
         for call in calls:
-            self._clock.wait_for(f"{call.direction}_{call.collective}", *self._costs.price(call))
+            ns, *sent = self._costs.price(call)
+            clock.travel(f"{call.direction}_{call.collective}", "tape", clock.now_ns, clock.now_ns + ns, *sent)
+            clock.wait(clock.now_ns + ns)

@@ -160,20 +160,20 @@ class FluidState:
         flow_of = np.array([number for number in numbers for _ in self.flows[number].links])
         link_of = np.array([link for number in numbers for link in self.flows[number].links])
         weight_of = np.array([flow.weight for flow in self.flows])
-        room, unset = self.capacities.copy(), active.copy()
+        spare, unset = self.capacities.copy(), active.copy()
         while unset.any():
             uses = unset[flow_of]
-            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(room))
+            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(spare))
             with np.errstate(divide="ignore", invalid="ignore"):
-                fair = np.where(claimed > 0, room / claimed, np.inf)
+                fair = np.where(claimed > 0, spare / claimed, np.inf)
             least = fair.min()
             full = fair <= least * (1 + TOGETHER)
             filled = np.zeros_like(unset)
             filled[flow_of[uses & full[link_of]]] = True
             rates[filled] = least * weight_of[filled]
             taken = filled[flow_of]
-            room -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(room))
-            room = np.maximum(room, 0.0)
+            spare -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(spare))
+            spare = np.maximum(spare, 0.0)
             unset &= ~filled
         return rates
 

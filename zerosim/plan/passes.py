@@ -43,6 +43,7 @@ class Pass(NamedTuple):
     left: Counter[Any]
     """The bytes that are alive after it; below 0 for those that it frees."""
     under_way: tuple[int, int]
+    """The time for which the stream, and the gradients for which the update waits, are still under way."""
     spans: list[Span]
     curve: Curve
 
@@ -80,7 +81,8 @@ class PassRecorder:
         passes.append(Pass(
             clock.now_ns - began_ns, self.sent_ns - began_ns, clock.exposed_ns - exposed_ns,
             {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
-            less(peak_of(ledger), before), less(alive(ledger), before), clock.under_way,
+            less(peak_of(ledger), before), less(alive(ledger), before),
+            (max(clock.stream_ns - clock.now_ns, 0), max(clock.due_ns - clock.now_ns, 0)),
             [span.later(-began_ns) for span in clock.spans[spans:] if self.traced],
             [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
              for at, now in ledger.curve[changes:]]))
@@ -128,8 +130,8 @@ class RepeatingReplica(Replica):
 
     def repeat(self, value: Pass, times: int) -> None:
         """Count a pass that leaves as much work under way as there was before it."""
-        clock = self.recorder.clock
-        clock.go_on(times * value.ns)
+        clock, ns = self.recorder.clock, times * value.ns
+        clock.now_ns, clock.stream_ns, clock.due_ns = clock.now_ns + ns, clock.stream_ns + ns, clock.due_ns + ns
         clock.exposed_ns += times * value.exposed_ns
         add(self.recorder.counts, value, times)
 

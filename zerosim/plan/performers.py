@@ -15,7 +15,7 @@ from zerosim.core.allocation import Allocator
 from zerosim.core.extents import Extent, extent, owner
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.costs import Costs, scores_of
-from zerosim.plan.software import Software
+from zerosim.plan.software import WHOLE_SCORES, Software
 from zerosim.verdict.shapes import TapeCalls, undrawn
 
 
@@ -36,10 +36,10 @@ class Performer:
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
             software = self.costs.cluster.software
-            beside = round(arrays[0].size * software.score_bytes)
+            widened = round(arrays[0].size * WHOLE_SCORES)
             if software.loss == "compiled":
                 named["empty"] = in_registers
-            held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
+            held = software.loss == "whole" and self.allocate(widened, np.uint8, kind="buffers", owner="loss")
             result = self.calls.perform(step, function, *arrays, **named)
             del held
             return result

@@ -23,7 +23,7 @@ from zerosim.core.words import common_unit, in_unit, joined
 from zerosim.models import MODELS
 from zerosim.models.units import Model, Unit
 from zerosim.observe.ledger import MEMORY_KINDS
-from zerosim.observe.trace import ClockOffset, Trace
+from zerosim.observe.trace import ClockOffset, RankStep, Trace
 from zerosim.plan.cluster import NS, Cluster
 from zerosim.plan.rehearsal import Rehearsal, rehearse, turn_of, with_passes
 from zerosim.plan.small import plan_fault
@@ -324,8 +324,9 @@ class PlannedRow:
         if config.at_once == 1 < config.block:
             pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
             config = with_passes(config, min(config.block, max(MOST_TRACED // pipeline, 1) * pipeline))
-        step = rehearse(config, self.cluster, traced=True).step
-        return Trace([ClockOffset(0, "virtual")], [step])
+        step = rehearse(config, self.cluster, traced=True)
+        return Trace([ClockOffset(0, "virtual")], [
+            RankStep(0, 1, 0, step.clock.now_ns, step.clock.spans, step.curve)])
 
     def document(self) -> dict[str, Any]:
         """The row as JSON types."""

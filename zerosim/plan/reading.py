@@ -84,23 +84,20 @@ def read_search(
     if any(own.variant for own in (scenario, *(own for _, own in swept))):
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
-    @uncollected()
-    def on(count: int) -> Plan:
-        layouts, batch = dict[Identity, PlannedRow](), samples(on_ranks(scenario, count))
-        for names, own in swept or [((), scenario)]:
-            one = on_ranks(replace(own, check=Check(), fault=()), count)
-            values = {key: choices for key, choices in space(one, batch).items() if key not in {**overrides, **sweep}}
-            for key, row in layouts_of(one, values, names, batch).items():
-                layouts.setdefault(key, row)
-        say(f"Searching {len(layouts):,} layouts on {count:,} devices")
-        best = fastest([*layouts.values()], wanted)
-        return Plan(scenario, best.rows, search=best.words + WITHOUT_PIECES * in_one_piece(scenario.model))
-
-    counts = numbers_of_ranks(ranks)
-    plans = [on(count) for count in counts or [scenario.world.ranks]]
-    rows = tuple(row for plan in plans for row in plan.rows)
-    words = [*(plan.search for plan in plans), *refused]
-    return Plan(scenario, rows, search="; ".join(words))
+    rows, words = list[PlannedRow](), list[str]()
+    for count in numbers_of_ranks(ranks) or [scenario.world.ranks]:
+        with uncollected():
+            layouts, batch = dict[Identity, PlannedRow](), samples(on_ranks(scenario, count))
+            for names, own in swept or [((), scenario)]:
+                one = on_ranks(replace(own, check=Check(), fault=()), count)
+                values = {key: some for key, some in space(one, batch).items() if key not in {**overrides, **sweep}}
+                for key, row in layouts_of(one, values, names, batch).items():
+                    layouts.setdefault(key, row)
+            say(f"Searching {len(layouts):,} layouts on {count:,} devices")
+            best = fastest([*layouts.values()], wanted)
+        rows += best.rows
+        words.append(best.words + WITHOUT_PIECES * in_one_piece(scenario.model))
+    return Plan(scenario, tuple(rows), search="; ".join([*words, *refused]))
 
 
 def scenario_of(path: Source, overrides: Mapping[str, Any], *names: str, python: bool = True) -> Scenario:

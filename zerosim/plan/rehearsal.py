@@ -20,7 +20,7 @@ from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
 from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, ObservedObject, observed
-from zerosim.observe.trace import WAIT, RankStep
+from zerosim.observe.trace import WAIT
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
@@ -68,11 +68,6 @@ class Rehearsal:
         whole = self.clock.now_ns
         idle = sum(stage.clock.idle_ns + whole - stage.clock.now_ns for stage in self.stages)
         return idle / (whole * len(self.stages)) if whole else 0.0
-
-    @property
-    def step(self) -> RankStep:
-        """All spans and the memory curve, as a traced step of a run."""
-        return RankStep(0, 1, 0, self.clock.now_ns, self.clock.spans, self.curve)
 
     @property
     def sent_by_direction(self) -> dict[str, int]:
@@ -252,7 +247,7 @@ class Clocked(Observed):
     """A communicator whose collectives take time and send no messages."""
 
     def __init__(self, comm: Communicator, costs: Costs, sharing: Sharing) -> None:
-        self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
+        self.clock = VirtualClock(costs.cluster.device.channels / costs.cluster.device.multiprocessors)
         self.costs, self.sharing = costs, sharing
         self.begun = False
         """Whether the step has begun; earlier copies take no time of it."""

@@ -392,13 +392,14 @@ CHEAPER: Mapping[str, Any] = {"cluster.loss": "chunked", "parallel.offload_optim
 def advised(rows: Sequence[PlannedRow]) -> str:
     """A fast layout that fits, of the row that lacks least memory; else what was tried, in a sentence.
 
-    The whole space is searched on the row's devices, then with a chunked loss and with the optimizer on the host, then
-    on twice as many devices, and so on. The batch of a device stays.
+    The whole space but for model chunks, which save time and no memory, is searched on the row's devices, then with a
+    chunked loss and with the optimizer on the host, then on twice as many devices, and so on. The batch of a device
+    stays.
     """
-    asked, tried, least, most = min(rows, key=lambda row: row.missing_bytes).alone, 0, inf, 0
+    scenario, tried, least, most = min(rows, key=lambda row: row.missing_bytes).alone, 0, inf, 0
     for factor in doubled(ENOUGH):
-        most = asked.world.ranks * factor
-        own = on_ranks(dataclasses.replace(asked, check=Check(), fault=()), most)
+        most = scenario.world.ranks * factor
+        own = on_ranks(dataclasses.replace(scenario, check=Check(), fault=()), most)
         for number in range(len(CHEAPER) + 1 if factor == 1 else 1):
             changed = with_keys(own, dict([*CHEAPER.items()][:number]), samples(own))
             with suppress(ZerosimError):
@@ -406,19 +407,19 @@ def advised(rows: Sequence[PlannedRow]) -> str:
                 layouts = [*layouts_of(changed, space(changed) | chunks).values()]
                 searched = fastest(layouts, 1, FURTHER)
                 if searched.rows[0].fits:
-                    return (f"{in_keys(searched.rows[0], asked)} the fastest of {searched.planned:,} planned of "
+                    return (f"{in_keys(searched.rows[0], scenario)} the fastest of {searched.planned:,} planned of "
                             f"{searched.layouts:,} layouts; --search with these keys finds the fastest of all")
                 tried, least = tried + searched.layouts, min(least, *(sum(at_rest(row)) for row in layouts))
     return (f"None of {tried:,} layouts fits on up to {most:,} devices: stages, tensor, context, expert and pipeline "
             f"ranks, micro-batches, recomputation and accumulation were searched, a chunked loss and an optimizer on "
-            f"the host on {asked.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
+            f"the host on {scenario.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
 
 
-def in_keys(row: PlannedRow, asked: Scenario) -> str:
+def in_keys(row: PlannedRow, scenario: Scenario) -> str:
     """A row that fits, and the keys by which it differs from the scenario that was asked for."""
     new, changes = row.alone, list[str]()
     for section in ("world", "train", "parallel", "cluster"):
-        one, other = getattr(new, section), getattr(asked, section)
+        one, other = getattr(new, section), getattr(scenario, section)
         changes += [f"{section}.{key}={written(list(value) if isinstance(value, tuple) else value)}"
                     for key, value in vars(one).items() if value != getattr(other, key)]
     host = f" and {row.host_bytes / 1e9:,.1f} GB of the host's" if row.host_bytes else ""

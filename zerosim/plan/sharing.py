@@ -146,8 +146,8 @@ def tuned_shares(config: Config, tuning: Tuning) -> dict[tuple[str, Kind], float
         return {}
     shares, precision, last = dict[tuple[str, Kind], float](), config.precision, len(config.in_one_piece.layers) - 1
     whole = precision.state.itemsize * len(config.rule.slots)
-    states = sum(precision.state.itemsize if slot == MASTER else tuning.state_bytes(precision.state.itemsize)
-                 for slot in config.rule.slots)
+    in_8_bits = 1 + 4 / 256 if tuning.states_in_8_bits else precision.state.itemsize
+    states = sum(precision.state.itemsize if slot == MASTER else in_8_bits for slot in config.rule.slots)
     narrow = tuning.frozen_bits / 8 or precision.weights.itemsize
     for unit in config.model.units:
         matrices = [place for place in unit.places if 0 < place.layer < last and place.parameter.decays]
