@@ -197,18 +197,6 @@ def test_what_is_collected_while_owners_are_counted_does_no_harm():
     assert ledger.total == 24
 
 
-def test_a_curve_has_every_change_from_its_begin_to_its_end():
-    ledger = Ledger()
-    before = handed_out(ledger)
-    ledger.begin_curve()
-    during = handed_out(ledger, 2)
-    del during
-    ledger.end_curve()
-    after = handed_out(ledger, 9)
-    assert [now["buffers"] for _, now in ledger.curve] == [24, 32, 24]
-    assert len(before) + len(after) == 15
-
-
 # Planted leaks, in a whole run.
 
 

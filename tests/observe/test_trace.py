@@ -129,27 +129,6 @@ def test_a_tracer_notes_nothing_before_it_begins_and_after_it_has_ended():
     assert second.spans == []
 
 
-def test_what_is_waited_for_is_noted_where_a_rank_had_to_wait():
-    def program(comm):
-        tracer = Tracer(comm.rank)
-        observed = Observed(comm, tracer)
-        tracer.begin()
-        if comm.rank == 0:
-            observed.recv(into=np.empty(1), source=1)
-            observed.send(np.ones(1), to=1)
-        else:
-            observed.send(np.ones(1), to=0)
-            observed.recv(into=np.empty(1), source=0)
-        observed.send(np.ones(1), to=comm.rank)
-        observed.recv(into=np.empty(1), source=comm.rank)
-        return [span.waited_ns for span in tracer.end(1).spans if span.lane == IN]
-
-    for seed in range(4):
-        (first, at_once), (second, also_at_once) = spawn(program, 2, seed=seed)
-        assert first or second
-        assert at_once == also_at_once == 0
-
-
 # Figures.
 
 
@@ -300,12 +279,10 @@ def test_steps_are_one_or_a_range(text):
 BESIDE = """
 [world]
 ranks = 2
-[data]
-source = "{samples}"
 [model]
 hidden = [1024, 1024, 1024]
 [train]
-steps = 4
+steps = 2
 micro_batch = 32
 micro_batches = 2
 [check]
@@ -333,12 +310,10 @@ def beside_computation(trace, what):
 
 @pytest.mark.mpi
 def test_what_is_asked_to_go_on_beside_computation_does_and_nothing_else(tmp_path):
-    """On 784-1024-1024-1024-10, where it takes long enough to be seen."""
+    """On 64-1024-1024-1024-10, where it takes long enough to be seen."""
     path, out, events = tmp_path / "beside.toml", tmp_path / "out.json", tmp_path / "trace.json"
-    random = np.random.default_rng(0)
-    np.savez(tmp_path / "samples.npz", x=random.random((64, 784), np.float32), y=np.arange(64) % 10)
-    path.write_text(BESIDE.format(samples=tmp_path / "samples.npz"))
-    done = mpirun(2, ["-m", "zerosim", "run", str(path), "--trace", str(events), "--trace-steps", "1..4",
+    path.write_text(BESIDE)
+    done = mpirun(2, ["-m", "zerosim", "run", str(path), "--trace", str(events), "--trace-steps", "1..2",
                       "--json", str(out), "--progress", "none"])
     assert done.returncode == 0, done.stderr
     rows = json.loads(out.read_text())["rows"]
