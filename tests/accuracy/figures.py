@@ -8,8 +8,7 @@ from statistics import fmean
 
 from tests.accuracy.lines import VALUES, RunLine, keys_of, known, lines_of, rules_of, scenario_of, unplanned
 from zerosim.core.errors import UsageError, ZerosimError
-from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.rows import rows_of
+from zerosim.plan.planned_row import PlannedRow, rows_of
 from zerosim.scenario.schema import Scenario
 
 TABLES = ("mpt.csv", "outside.csv", "parallel.csv")

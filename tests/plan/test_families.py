@@ -8,8 +8,8 @@ import pytest
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.plan import foreign
+from zerosim.plan.planned_row import rows_of
 from zerosim.plan.reading import scenario_of, with_usual_settings
-from zerosim.plan.rows import rows_of
 
 CASES = json.loads(Path(__file__).with_name("families.json").read_text("utf-8"))
 

@@ -11,8 +11,8 @@ import pytest
 from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.plan import foreign
+from zerosim.plan.planned_row import rows_of
 from zerosim.plan.reading import read_plan
-from zerosim.plan.rows import rows_of
 from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
 

@@ -18,9 +18,8 @@ from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.plan import search
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
-from zerosim.plan.planned_row import parameters_met
+from zerosim.plan.planned_row import parameters_met, rows_of
 from zerosim.plan.reading import scenario_of
-from zerosim.plan.rows import rows_of
 from zerosim.scenario.sections import Check
 
 PLANS = Path(__file__).parents[2] / "scenarios" / "plans"

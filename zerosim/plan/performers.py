@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -129,6 +130,5 @@ class FusedKernels:
         return [*results, (rows, np.float32)] if saved is not None else results
 
 
-def in_registers(shape: Any, dtype: Any) -> Any:
-    """An array on shapes without memory."""
-    return extent(shape, dtype, kind="buffers", owner="registers")
+in_registers = partial(extent, kind="buffers", owner="registers")
+"""An array on shapes without memory."""

@@ -1,4 +1,6 @@
-"""One row of a plan: whether it fits, the time of a step, its bottleneck, and the utilisation of the device.
+"""The rows of a plan: whether each fits, the time of a step, its bottleneck, and the utilisation of the device.
+
+A row is made of its scenario at once, and a step of it is rehearsed for the first of its figures.
 
     MFU    model FLOPs utilisation: 6 operations for each token (in an mlp, sample) and each parameter that it meets,
            plus 12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
@@ -12,24 +14,27 @@ import dataclasses
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from math import inf, prod
 from typing import Any, NamedTuple
 
 from zerosim.autograd.operation import Shape
 from zerosim.collectives.own import SERVING
+from zerosim.core.errors import ZerosimError
 from zerosim.core.words import common_unit, in_unit, joined
-from zerosim.models import MODELS
-from zerosim.models.units import Model, Unit
+from zerosim.models import MODELS, build
+from zerosim.models.units import Model, Task, Unit
 from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import ClockOffset, RankStep, Trace
-from zerosim.plan.cluster import NS, Cluster
+from zerosim.plan.cluster import NS, Cluster, cluster_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse, turn_of, with_passes
 from zerosim.plan.small import plan_fault
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import Check
-from zerosim.training.config import Config
+from zerosim.scenario.sections import Check, ModelKeys
+from zerosim.training.config import Config, configured
+from zerosim.training.experiment import check_model
 from zerosim.verdict.traffic import counts_due
 
 SHARE_THAT_BOUNDS = 0.25
@@ -360,6 +365,67 @@ class PlannedRow:
             "swept": dict(value.split("=", 1) for value in self.swept),
             "ignored": self.config.ignored,
         }
+
+
+def rows_of(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]:
+    """The rows of one scenario, not yet rehearsed. Raises `ScenarioError` for numbers that do not go together."""
+    cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
+    if scenario.parallel.order == "exact":
+        raise scenario.origin.error(
+            "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
+            "or tree", ("parallel", "order"))
+    task = task_of(scenario)
+    check_model(scenario, task)
+    rows = []
+    for row in scenario.rows:
+        with scenario.origin.blaming(("model", "kind")):
+            config = configured(row, task, model_of)
+        if fault := sharing_fault(config.model, config.train.micro_batch):
+            raise scenario.origin.error(
+                f"{config.name}: {fault}; change train.micro_batch, model.sequence or the ranks that share them",
+                ("train", "micro_batch"), ("model", "sequence"))
+        rows.append(PlannedRow(config, cluster, scenario, swept))
+    return rows
+
+
+def task_of(scenario: Scenario) -> Task:
+    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
+    model = scenario.model
+    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
+        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
+
+
+@lru_cache(maxsize=64)
+def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) -> Model:
+    """The model of a row, which rows with the same piece of it share."""
+    return build(model, task, layers)
+
+
+@lru_cache(maxsize=4096)
+def sharing_fault(model: Model, samples: int) -> str:
+    """The reason for which the model cannot cut a micro-batch into a piece for each rank; empty if it can."""
+    shape: tuple[int, ...] = (samples, model.task.inputs)
+    try:
+        for _, segment in model.segments:
+            shape = segment.graph(shape).output.shape
+    except ZerosimError as error:
+        return str(error)
+    return ""
+
+
+def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
+    """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
+    if ranks == scenario.world.ranks:
+        return scenario
+    micro_batches = scenario.train.micro_batches * ranks // scenario.world.ranks
+    return dataclasses.replace(
+        scenario,
+        world=dataclasses.replace(scenario.world, ranks=ranks),
+        train=dataclasses.replace(scenario.train, micro_batches=micro_batches),
+        check=dataclasses.replace(scenario.check, same_bits_on=()),
+    )
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:

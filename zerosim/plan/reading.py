@@ -10,9 +10,8 @@ from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import content, reason
-from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planned_row import PlannedRow, on_ranks, rows_of
 from zerosim.plan.planning import Plan
-from zerosim.plan.rows import on_ranks, rows_of
 from zerosim.plan.search import (
     USUAL_MOST,
     WITHOUT_PIECES,

@@ -28,9 +28,8 @@ from zerosim.core.words import duration, plural, toml_value
 from zerosim.models import MODELS
 from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.planned_row import PlannedRow
+from zerosim.plan.planned_row import PlannedRow, on_ranks, rows_of
 from zerosim.plan.rehearsal import rehearse
-from zerosim.plan.rows import on_ranks, rows_of
 from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
