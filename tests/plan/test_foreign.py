@@ -163,6 +163,7 @@ def test_each_key_of_deepspeed_s_has_its_own(changes, key, value, written):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
+    ({"zero_optimization": {"stage": 2.0}}, "zero_optimization.stage 2.0; give 0, 1, 2 or 3"),
     ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu must be an integer of at least 1"),
     ({"train_batch_size": 72, "gradient_accumulation_steps": "auto"}, "64 ranks cannot share train_batch_size 72"),
     ({"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3")])

@@ -15,7 +15,7 @@ from tests.pages import refused
 from zerosim.collectives import ring
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.plan import search
+from zerosim.plan import planned_row, search
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
 from zerosim.plan.planned_row import parameters_met, rows_of
@@ -182,3 +182,17 @@ def test_a_plan_says_whether_its_pricing_distinguishes_a_named_collective(capsys
         assert main([*words, "--set", f"cluster.collectives={pricing}"]) == 0
         assert said in " ".join(capsys.readouterr().out.split())
     assert zs.plan("llama3_8b", 8, set={"model.layers": 1}).rows()[0]["pricing"] == ""
+
+
+@pytest.mark.parametrize("keys", [
+    {"parallel.stages": ["zero3"], "parallel.accumulation": "micro_batch", "train.clip_norm": 1.0},
+    {"parallel.pipeline_ranks": 4, "parallel.model_chunks": 2, "parallel.schedule": "interleaved_1f1b",
+     "parallel.stages": ["zero1"], "parallel.tensor_ranks": 2},
+    {"parallel.pipeline_ranks": 2, "parallel.stages": ["zero2"], "parallel.accumulation": "micro_batch"}], ids=str)
+def test_bytes_between_hosts_are_those_of_all_micro_batches(keys, monkeypatch):
+    keys |= {"model.layers": 8, "model.width": 256, "model.inner": 512, "model.sequence": 64, "world.ranks": 16,
+             "parallel.recompute": False, "train.micro_batches": 64, "cluster.devices_per_host": 4}
+    (row,) = zs.plan("llama3_8b", set=keys).subject.rows
+    sent = row.between_bytes_per_host
+    monkeypatch.setattr(planned_row, "turn_of", lambda config: config.passes)     # all of them are one round
+    assert row.between_bytes_per_host == sent > 0

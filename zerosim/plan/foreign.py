@@ -280,9 +280,9 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         given = settings["zero_optimization"]
         raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {given}")
     stage = settings.get("zero_optimization.stage", 0)
-    if str(stage) not in table["stages"]:
+    if repr(stage) not in table["stages"]:
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
-    keys |= table["stages"][str(stage)]
+    keys |= table["stages"][repr(stage)]
     share_batch(read, ranks)
     for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
         if keys.get(name) == 1:         # which shares nothing
