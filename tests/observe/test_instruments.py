@@ -165,7 +165,7 @@ def test_who_has_left_a_collective_is_where_it_was(at_step_three):
 class Steps:
     """Sends messages in collectives of steps, as a rank on which faults strike."""
 
-    def __init__(self, *faults, slept=None):
+    def __init__(self, *faults):
         self.post = Post()
         self.faults = Faults(faults, None, None)
         self.comm = Observed(self.faults.around(self.post), self.faults)

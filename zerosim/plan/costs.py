@@ -69,17 +69,12 @@ class Costs:
     _operations: dict[Any, Time] = field(default_factory=dict)
     _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
 
-    def forward(self, step: Step) -> Time:
-        return self._of_operation(step, "forward", step.forward_operations)
-
-    def backward(self, step: Step) -> Time:
-        operations = step.backward_operations
-        if self.cluster.fused and is_attention(step) and not self.cluster.software.score_keeps:
-            operations = operations * 5 // 4
-        return self._of_operation(step, "backward", operations)
-
-    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
-        operation = step.instruction.operation
+    def of_operation(self, step: Step, way: str) -> Time:
+        """The time of an operation's `forward` or `backward`; fused attention computes its scores again in backward."""
+        operation, operations = step.instruction.operation, step.forward_operations
+        if way == "backward":
+            again = self.cluster.fused and is_attention(step) and not self.cluster.software.score_keeps
+            operations = step.backward_operations * 5 // 4 if again else step.backward_operations
         if self.cluster.fused and operation.sends and operation.multiplications is None:
             return Time(0, "memory")    # a library's collective copies nothing besides
         if (key := (step, way)) not in self._operations:

@@ -338,12 +338,11 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     stage, reshard, hybrid = table["strategies"][strategy]
     keys["parallel.stages"] = [stage]
     if stage == "zero3":
-        keys["parallel.reshard_after_forward"] = reshard
+        keys |= {"parallel.reshard_after_forward": reshard, "parallel.overlap": True}
         if not isinstance(reshards, str):
             read.take("reshard_after_forward", "parallel.reshard_after_forward")
         prefetches = str(settings.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
-        keys |= {"parallel.overlap": True,
-                 "parallel.prefetch": prefetches and keys["parallel.reshard_after_forward"]}
+        keys["parallel.prefetch"] = prefetches and keys["parallel.reshard_after_forward"]
         if settings.get("offload_params"):
             keys |= {"parallel.offload_optimizer": "host", "parallel.offload_parameters": "host"}
     if settings.get("sync_each_batch") and stage != "ddp":

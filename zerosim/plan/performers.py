@@ -44,12 +44,9 @@ class Performer:
             result = self.calls.perform(step, function, *arrays, **named)
             del held
             return result
-        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
-            pass
-        elif function is step.instruction.operation.forward:
-            self.clock.compute("forward", *self.costs.forward(step))
-        else:
-            self.clock.compute("backward", *self.costs.backward(step))
+        if not (self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward):
+            way = "forward" if function is step.instruction.operation.forward else "backward"
+            self.clock.compute(way, *self.costs.of_operation(step, way))
         return self.calls.perform(step, function, *arrays, **named)
 
 
