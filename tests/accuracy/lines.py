@@ -198,8 +198,7 @@ def expert_ranks(line: RunLine) -> int:
 
 
 def model_of(line: RunLine, multiple: int) -> ModelKeys:
-    """The shape of a line's model, with a vocabulary padded to a multiple; queues of experts are even, and drop nothing.
-    """
+    """The shape of a line's model, with a vocabulary padded to a multiple; queues of experts are even and drop none."""
     slices, mixture = slices_of(line), dict[str, Any]()
     if line.get("experts"):
         mixture = {"kind": "mixture", "experts": int(line["experts"]) * slices,
