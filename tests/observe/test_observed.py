@@ -18,6 +18,8 @@ from zerosim.worlds.local import spawn
 
 CALLBACKS = ("sending", "receiving", "received", "sent", "began", "ended", "came", "taken", "given_back")
 
+QUIET = SimpleNamespace(**dict.fromkeys(CALLBACKS, lambda *about: None))
+
 
 class Diary:
     """Has every callback, or those named, and writes down what it is told."""
@@ -40,7 +42,7 @@ class Broken:
         raise ZeroDivisionError("planted")
 
 
-@pytest.mark.parametrize("make", [list, lambda: [Diary("sent")], lambda: [Traffic(), Diary(), object(), Diary("sent")]],
+@pytest.mark.parametrize("make", [list, lambda: [Traffic()], lambda: [Traffic(), QUIET, object()]],
                          ids=["none", "one", "several"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_an_observed_world_conforms(check, make):

@@ -258,7 +258,7 @@ SMALL = ["--set", "train.steps=3", "--set", "check.test_accuracy=0", "--set", "w
 
 def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys):
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
-    for flags, due in (([], {3}), (["--trace-steps", "1..2"], {1, 2}), (["--trace-steps", "2"], {2})):
+    for flags, due in (([], {3}), (["--trace-steps", "1..2"], {1, 2})):
         arguments = ["run", str(ROOT / "scenarios" / "zero3.toml"), *SMALL, "--trace", str(path), "--json", str(out)]
         assert main([*arguments, *flags]) == 0
         written = json.loads(path.read_text())
