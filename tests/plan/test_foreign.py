@@ -109,16 +109,6 @@ def test_a_config_is_planned_without_a_scenario_on_any_scenario_and_counted(writ
         assert line in refused(capsys, "plan", *words)
 
 
-@pytest.mark.parametrize(("config", "words"), [
-    (HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
-    (HUGGING_FACE | {"hidden_size": "wide"}, "hidden_size must be an integer of at least 1"),
-    (HUGGING_FACE | {"num_attention_heads": 7}, "num_attention_heads: model.heads: 7 heads must divide"),
-    ({"model_type": "llama"}, "num_hidden_layers must be an integer of at least 1 and at most 1000, found none"),
-    ("[1]", "has no JSON object"), ("[" * 100_000, "is not JSON")])
-def test_what_is_no_config_is_refused_in_one_line(config, words, written, capsys):
-    assert words in refused(capsys, "plan", LLAMA, "--model", written(config))
-
-
 ZERO = {"stage": 3, "reduce_bucket_size": 500_000_000, "overlap_comm": True, "zero_hpz_partition_size": 8,
         "zero_quantized_weights": True, "mics_shard_size": -1, "offload_optimizer": {"device": "cpu"}}
 DEEPSPEED = {
@@ -161,14 +151,21 @@ def test_each_key_of_deepspeed_s_has_its_own(changes, key, value, written):
     assert ("zero_optimization.offload_param.device = cpu" in read.unread) == ("offload" in key and value is None)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
-    ({"zero_optimization": {"stage": 2.0}}, "zero_optimization.stage 2.0; give 0, 1, 2 or 3"),
-    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu must be an integer of at least 1"),
-    ({"train_batch_size": 72, "gradient_accumulation_steps": "auto"}, "64 ranks cannot share train_batch_size 72"),
-    ({"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3")])
-def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
-    assert words in refused(capsys, "plan", LLAMA, "--ds-config", written(DEEPSPEED | changes))
+@pytest.mark.parametrize(("flag", "config", "words"), [
+    ("--ds-config", DEEPSPEED | {"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
+    ("--ds-config", DEEPSPEED | {"zero_optimization": {"stage": 2.0}}, "zero_optimization.stage 2.0; give 0, 1, 2 or"),
+    ("--ds-config", DEEPSPEED | {"train_micro_batch_size_per_gpu": 0},
+     "train_micro_batch_size_per_gpu must be an integer of at least 1"),
+    ("--ds-config", DEEPSPEED | {"train_batch_size": 72, "gradient_accumulation_steps": "auto"},
+     "64 ranks cannot share train_batch_size 72"),
+    ("--ds-config", DEEPSPEED | {"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3"),
+    ("--model", HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
+    ("--model", HUGGING_FACE | {"hidden_size": "wide"}, "hidden_size must be an integer of at least 1"),
+    ("--model", HUGGING_FACE | {"num_attention_heads": 7}, "num_attention_heads: model.heads: 7 heads must divide"),
+    ("--model", {"model_type": "llama"}, "num_hidden_layers must be an integer of at least 1 and at most 1000, found"),
+    ("--model", "[1]", "has no JSON object"), ("--model", "[" * 100_000, "is not JSON")])
+def test_what_is_no_configuration_is_refused_in_one_line(flag, config, words, written, capsys):
+    assert words in refused(capsys, "plan", LLAMA, flag, written(config))
 
 
 @pytest.mark.parametrize(("config", "keys"), [

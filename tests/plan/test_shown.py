@@ -21,7 +21,7 @@ FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={val
 
 @pytest.fixture(scope="module")
 def small():
-    return zs.plan(MPT, ranks=[8, 64], set=SMALL).subject
+    return zs.plan(MPT, ranks=[8, 64], set=SMALL | {"parallel.stages": ["ddp", "zero3"]}).subject
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def test_a_step_of_the_optimizer_has_room_beside_its_operands():
 @pytest.mark.parametrize("device", machines()["device"])
 def test_every_device_has_a_plan_with_launches_and_links(device):
     assert machines()["device"][device]["launch_ns"] > 0
-    few = ("model.layers", 1), ("model.sequence", 64)
+    few = ("model.layers", 1), ("model.sequence", 64), ("world.ranks", 1), ("train.micro_batches", 1)
     found = row(*few, device=device, kernels="fused", figures={"launch_ns": 1e6})
     assert found.cluster.device.launch_ns == 1e6
     assert found.step_seconds > row(*few, device=device, kernels="fused").step_seconds > 0
