@@ -276,8 +276,7 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     table = TABLES["deepspeed"]
     read = read_by(table, path, "--ds-config")
     settings, keys = read.settings, read.keys
-    if settings.get("zero_optimization"):
-        given = settings["zero_optimization"]
+    if given := settings.get("zero_optimization"):
         raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {given}")
     stage = settings.get("zero_optimization.stage", 0)
     if repr(stage) not in table["stages"]:
