@@ -15,7 +15,7 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
 from zerosim.stages.second_channel import Pending, SecondChannel
 from zerosim.stages.storage import Storage, TrainingState
-from zerosim.stages.update import MASTER, WeightUpdates
+from zerosim.stages.update import MASTER, UpdateRule
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
@@ -119,7 +119,7 @@ class Replica:
     comm: Communicator
     model: Model
     tape: Tape
-    rule: WeightUpdates
+    rule: UpdateRule
     reduction: GradientReduction
     accumulation: str
     """`boundary`, `micro_batch` or `layered`: micro-batches run forward and backward one after another, and ranks add
@@ -377,22 +377,25 @@ class Replica:
                 f"{verb} got {len(buffer)} elements of {unit.name}; expected {layout.length}, {words}"
             )
 
-    def optimizer_step(self, unit: Unit, weights: Array) -> None:
-        """Update `weights` in place."""
-        self.rule.update(
-            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
-            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0,
-        )
+    def optimizer_step(self, unit: Unit, weights: Array, out: Array | None = None) -> None:
+        """Update `weights` in place or, with `out`, write the differences to subtract from them there.
 
-    def optimizer_differences(self, unit: Unit, weights: Array, out: Array) -> None:
-        """Write the differences of one optimizer step to `out`."""
-        self.rule.differences(
-            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
-            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0, out=out,
-        )
-
-    def _start(self, unit: Unit) -> int:
-        return self.state.layouts.of(unit, "optimizer").start
+        The rule runs where the optimizer state is, on the device or on the host. It reads the weights only if there is
+        no master copy.
+        """
+        storage, state, layouts = self.storage, self.state.optimizer[unit], self.state.layouts
+        layout, here = layouts.of(unit, "optimizer"), storage.tier("optimizer")
+        near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
+        part = self.state.gradient_layouts[unit].part(self.reduced_gradients[unit], layout)
+        gradient = storage.brought(unit.name, part, "gradients", here)
+        about: dict[str, Any] = {"step": self.state.step, "count": self.state.updates, "factor": self.factor or 0.0}
+        if out is None:
+            self.rule.update(unit, layout.start, near, gradient, state, **about)
+            storage.put_back(unit.name, weights, near, "parameters", here)
+            return
+        differences = storage.brought(unit.name, out, "buffers", here, read=False)
+        self.rule.differences(unit, layout.start, near, gradient, state, out=differences, **about)
+        storage.put_back(unit.name, out, differences, "buffers", here)
 
     @property
     def reduced_gradients(self) -> dict[Unit, Array]:
@@ -404,11 +407,6 @@ class Replica:
         kept, wanted = self.state.gradient_layouts[unit], self.state.layouts.of(unit, "optimizer")
         return [gradient if self.reduction.to_all else kept.part(gradient, wanted)
                 for gradient in self.state.gradients_of(unit).values()]
-
-    def _gradient_to_apply(self, unit: Unit) -> Array:
-        layout = self.state.gradient_layouts[unit]
-        part: Array = layout.part(self.reduced_gradients[unit], self.state.layouts.of(unit, "optimizer"))
-        return part
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
         if full.dtype == self.reduction.wire:
