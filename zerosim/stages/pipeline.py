@@ -144,7 +144,10 @@ class Pipeline:
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
         """The output of a chunk, or ∂L/∂input; backward of its weights has no result."""
-        here, tape = self.chunks[chunk], self._tape_of(part)
+        here = self.chunks[chunk]
+        if part.first not in self._tapes:
+            self._tapes[part.first] = self.another_tape(part.first)
+        tape = self._tapes[part.first]
         self.passes.append(Slot(what, part.first, chunk))
         if what == "F":
             for unit in here.units:
@@ -224,11 +227,6 @@ class Pipeline:
                 self.replica.update(unit, weights)
         return self._loss
 
-    def _tape_of(self, part: Batch) -> Tape:
-        if part.first not in self._tapes:
-            self._tapes[part.first] = self.another_tape(part.first)
-        return self._tapes[part.first]
-
 
 def chunks_of(
     model: Model, count: int, layers: tuple[int, ...], micro_batch: int, dtype: np.dtype[Any], policy: Policy
@@ -244,8 +242,7 @@ def chunks_of(
     task, units = model.task, [
         unit if len(unit.segments) == 1 else replace(unit, end=unit.segments.index(segment))
         for unit, segment in model.segments]
-    shape, tape = (micro_batch, task.inputs), Tape(
-        extent, lowest=len(model.layers), policy=policy)
+    shape, tape = (micro_batch, task.inputs), Tape(extent, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
     outputs: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
     for unit in units:

@@ -175,8 +175,11 @@ class Replica:
         return self.model.task.loss
 
     def begin(self, initial: Initial) -> None:
-        """Allocate and initialise the states that the stage keeps, before the first step."""
-        layouts = self.state.layouts
+        """Allocate and initialise the states that the stage keeps, before the first step.
+
+        The optimizer's slots begin with zeros, and its master copy with the initial weights.
+        """
+        layouts, allocate = self.state.layouts, self.storage.allocator("optimizer")
         for unit in self.units:
             weights = self.full(unit, "parameters", self.rule.precision.weights)
             weights[: unit.count] = initial(unit)
@@ -185,21 +188,16 @@ class Replica:
                 weights = self.shard(unit, weights, "parameters")
             self.state.weights[unit] = weights
             del weights
-            if not unit.frozen:
-                self._begin_optimizer(unit, initial(unit))
-
-    def _begin_optimizer(self, unit: Unit, values: Array) -> None:
-        """Zeros in every slot, and a master copy of `values`."""
-        layout = self.state.layouts.of(unit, "optimizer")
-        self.state.optimizer[unit] = {}
-        for slot in self.rule.slots:
-            allocate = self.storage.allocator("optimizer")
-            state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
-            state[:] = 0
-            if slot == MASTER:
-                own_values = values[layout.start : layout.start + layout.length]
-                state[: len(own_values)] = own_values
-            self.state.optimizer[unit][slot] = state
+            if unit.frozen:
+                continue
+            layout, slots = layouts.of(unit, "optimizer"), self.state.optimizer.setdefault(unit, {})
+            for slot in self.rule.slots:
+                state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
+                state[:] = 0
+                if slot == MASTER:
+                    own_values = initial(unit)[layout.start : layout.start + layout.length]
+                    state[: len(own_values)] = own_values
+                slots[slot] = state
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
         """An uninitialised full buffer, by default in `param_dtype`."""
