@@ -190,7 +190,7 @@ class Unit:
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
-        return {place.name: flat[place.start : place.stop].reshape(place.shape) for place in self.places}
+        return {self.places[number].name: view for number, view in self.parts(flat).items()}
 
     def parts(self, flat: Array) -> dict[int, Array]:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
