@@ -155,7 +155,7 @@ def named_subject(
         among = f" nor a stage ({', '.join(stages)})" if stages else ""
         raise UsageError(f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor "
                          f"FILE.py:FUNCTION{meant(name, [*ALGORITHMS, *stages])}")
-    return subject((loader or Loader()).load(name, folder).value, collective)
+    return subject((loader or Loader()).load(name, folder).part, collective)
 
 
 def asked_subject(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError
-from zerosim.core.parts import Loader, code_of, is_python
+from zerosim.core.parts import Loader, is_python, named
 from zerosim.core.words import by_key, plural
 from zerosim.plan.operations import OperationFigures
 from zerosim.plan.reading import numbers_of_ranks
@@ -74,9 +74,9 @@ def checked_part(part: Any) -> Shown:
     if isinstance(part, str):
         if not is_python(part):
             raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
-        check = checked(part, Loader().load(part).value)
+        check = checked(part, Loader().load(part).part)
     else:
-        check = checked(code_of(part)[0], part)
+        check = checked(named(part).source, part)
     return Shown(
         check, check.holds, check.state, f"<check of {check.name}: {check.state}>",
         show=lambda console: show_check(console, check),
