@@ -10,7 +10,7 @@ from tests.autograd.played import play
 from zerosim.autograd import player as module
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import causal_attention
-from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale, tanh
+from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale
 from zerosim.autograd.operations.embedding import embedding
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import rms_norm
@@ -145,14 +145,6 @@ def test_what_an_operation_saves_is_for_backward_even_if_its_output_is_not():
     graph.output = causal_attention(graph.input, graph.input, graph.input, heads=1, key_value_heads=1)
     assert [step.for_backward for step in GraphPlan(graph, True, True).steps] == [True]
     assert [step.for_backward for step in GraphPlan(graph, True, False).steps] == [False]
-
-
-def test_operations_are_numbered_within_their_layer():
-    """So that a layer draws the same random numbers whichever others are in its unit."""
-    graph = Graph(SHAPE)
-    for graph.layer in (0, 1):
-        graph.output = tanh(relu(graph.output))
-    assert [(each.layer, each.number) for each in graph.instructions] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(("of_parameters", "of_input", "times"), [
