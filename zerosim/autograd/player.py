@@ -193,7 +193,7 @@ class Player:
             settings["saved"] = self.precise.widened(kept.saved[step.instruction.output])
         wide = upstream if as_is else self.precise.widened(upstream)
         into = Into({name: step.input_shapes[name] for name in step.wanted},
-                    lambda name: self._room(step, name, wide.dtype, contribution))
+                    lambda name: self._memory_for(step, name, wide.dtype, contribution))
         if costs_nothing:
             operation.backward(wide, into, empty=self.precise.empty, **settings)
         else:
@@ -229,7 +229,7 @@ class Player:
         view: Array = viewing.operation.forward(*inputs, empty=self.precise.empty, **viewing.settings)
         return view
 
-    def _room(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
+    def _memory_for(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
         """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot not in self._names:

@@ -165,7 +165,7 @@ class Pipeline:
     def _backward(self, what: str, part: Batch, tape: Tape, unit: Unit, upstream: list[Array]) -> list[Array]:
         """∂L/∂input of a unit, whose gradient is added to those of earlier micro-batches, or only one of the two.
 
-        Gradients are reduced beside the backward of the next unit if the scenario requests overlap, and otherwise once
+        Gradients are reduced during the backward of the next unit if the scenario requests overlap, and otherwise once
         ∂L/∂input has been sent. The reductions of earlier micro-batches, if there are any, do not wait for that.
         """
         replica, weights = self.replica, self.replica.state.weights[unit]
@@ -236,7 +236,7 @@ def chunks_of(
     >>> from zerosim.autograd.tape import as_written
     >>> from zerosim.models.mlp import mlp
     >>> model = mlp(4, [8, 6], 2, "relu", "cross_entropy")
-    >>> [each.output for each in chunks_of(model, 2, (1, 2), 16, np.dtype(np.float32), as_written)]
+    >>> [chunk.output for chunk in chunks_of(model, 2, (1, 2), 16, np.dtype(np.float32), as_written)]
     [Extent((16, 8), float32), Extent((16, 2), float32)]
     """
     task, units = model.task, [

@@ -160,7 +160,7 @@ def module_in(path: Path, source: bytes) -> ModuleType:
 def is_python(name: object) -> bool:
     """Whether a name refers to Python code, and not to a row of a table or to a data file.
 
-    >>> [is_python(each) for each in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
+    >>> [is_python(name) for name in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
     [True, True, False, False, False]
     """
     where, colon, what = str(name).rpartition(":")
