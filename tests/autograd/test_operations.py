@@ -56,10 +56,6 @@ def backward(operation, case, dtype, wanted):
     return gradients(operation, case.arrays(dtype), upstream, wanted, **case.settings)
 
 
-def subsets(names):
-    return chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1))
-
-
 def differentiable(operation, case):
     return [name for name in operation.needs if name in case.shapes]
 
@@ -68,7 +64,7 @@ def check_backward(operation, _, case, dtype):
     """Each gradient is whole, and has the same bits whichever others are wanted."""
     names = differentiable(operation, case)
     alone = {name: backward(operation, case, dtype, [name])[name].tobytes() for name in names}
-    for wanted in subsets(names):
+    for wanted in chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1)):
         found = backward(operation, case, dtype, wanted)
         assert all(np.isfinite(array).all() and array.dtype == dtype for array in found.values())
         assert {name: array.tobytes() for name, array in found.items()} == {name: alone[name] for name in wanted}

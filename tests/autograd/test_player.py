@@ -19,6 +19,8 @@ from zerosim.autograd.player import Player, Precise, perform
 from zerosim.core.allocation import allocate
 
 SHAPE = (2, 4, 4)
+
+
 def test_a_sum_is_written_over_one_of_its_terms_or_beside_both(monkeypatch):
     """Never over an array that overlaps a term in other places: that costs a copy which no ledger sees."""
     sums = []
@@ -92,6 +94,8 @@ def test_backward_lets_go_of_what_its_operations_have_read_one_after_the_other()
         ("rms_norm", {0}, set()),
     ]
     assert (kept.values, kept.saved) == ({}, {})
+    _, kept = player(graph, {"weight": np.ones(4)}, of_parameters=False, of_input=False).forward(normals(0, *SHAPE))
+    assert (kept.values, kept.saved) == ({}, {})     # nobody differentiates
 
 
 def chain(*, of_parameters, of_input):
@@ -125,12 +129,6 @@ def test_a_value_that_nobody_reads_any_more_is_let_go_of():
     assert chain(of_parameters=False, of_input=False) == [0, 1, 1, 1]
     assert chain(of_parameters=False, of_input=True) == [0, 1, 1, 1, 1, 1, 1, 1]
     assert chain(of_parameters=True, of_input=True) == [0, 1, 2, 3, 4, 3, 2, 1]
-
-
-def test_what_nobody_differentiates_leaves_nothing_for_backward():
-    mine = player(attention_between_others(), {"weight": np.ones(4)}, of_parameters=False, of_input=False)
-    _, kept = mine.forward(normals(0, *SHAPE))
-    assert (kept.values, kept.saved) == ({}, {})
 
 
 def test_tokens_become_numbers_in_the_precision_of_the_weights():
