@@ -58,7 +58,7 @@ def block():
 def test_what_is_kept_and_which_products_are_repeated(block, keeps, numbers, repeated):
     """Of products q, k, v, o, gate, up, down every other one; the output of down is kept, and of o repeated."""
     selected = SelectedPlan(block, keeps)
-    assert sum(np.prod(block.graph.shape(slot)) for slot in selected.forward.chosen) == 32 * numbers
+    assert sum(np.prod(block.graph.values[slot].shape) for slot in selected.forward.chosen) == 32 * numbers
     widths = {"k": 8 * 4, "o": 8 * 8, "up": 8 * 24}
     operations = sum(step.forward_operations for step in selected.again)
     assert operations == sum(2 * 32 * widths[name] for name in repeated)

@@ -212,7 +212,7 @@ class Player:
 
         A `shared` term is never added in place.
         """
-        term = self.precise.rounded(given, self.plan.graph.dtype(slot) or dtype)
+        term = self.precise.rounded(given, self.plan.graph.values[slot].dtype or dtype)
         if slot not in gradients:
             gradients[slot] = term
             return
@@ -233,8 +233,9 @@ class Player:
         """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot not in self._names:
-            rounds = (self.plan.graph.dtype(slot) or dtype) != dtype
-            return (self.precise.to_round if rounds else self.precise.empty)(self.plan.graph.shape(slot), dtype)
+            value = self.plan.graph.values[slot]
+            rounds = (value.dtype or dtype) != dtype
+            return (self.precise.to_round if rounds else self.precise.empty)(value.shape, dtype)
         assert contribution is not None
         view = contribution.views[self._names[slot]]
         first = next(other for other in step.wanted if step.instruction.inputs[other] == slot)

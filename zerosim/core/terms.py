@@ -156,11 +156,6 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
     return (first, Sum(left, right)) if first <= second else (second, Sum(right, left))
 
 
-def symbols(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` elements, each the contribution of `rank` to that element."""
-    return np.fromiter((Term(rank, element) for element in range(count)), object)
-
-
-def blanks(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` unfilled elements."""
-    return np.fromiter((Blank(rank, element) for element in range(count)), object)
+def symbols(rank: int, count: int, of: type[Term] | type[Blank] = Term) -> npt.NDArray[Any]:
+    """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled."""
+    return np.fromiter((of(rank, element) for element in range(count)), object)

@@ -209,12 +209,10 @@ class Unit:
         (dtype('float32'), 40, True)
         """
         flat = np.empty(self.count, np.float32)
-        for number, layer in zip(self.numbers, self.layers, strict=True):
+        for number, places in groupby(self.places, lambda place: place.layer):
             random = np.random.default_rng([seed, number])
-            start, _ = self.bounds(number)
-            for parameter in layer.parameters:
-                parameter.begin(random, flat[start : start + parameter.count], coordinates)
-                start += parameter.count
+            for place in places:
+                place.parameter.begin(random, flat[place.start : place.stop], coordinates)
         return flat
 
 

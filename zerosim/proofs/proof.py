@@ -25,7 +25,7 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError, error_line
-from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.core.terms import Blank, Symbol, Term, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
 from zerosim.proofs.case import Case
@@ -238,7 +238,7 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         subject(comm, vector, root)
         return elements(vector)
 
-    vectors = [blanks(rank, count) for rank in range(size)]
+    vectors = [symbols(rank, count, Blank) for rank in range(size)]
     for rank, vector in enumerate(vectors):  # a rank's terms where it contributes
         brought = subject.kind.brought(vector, rank, size, root)
         if brought is not None:
