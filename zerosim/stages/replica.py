@@ -9,7 +9,7 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 - `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages that do nothing unless requested.
 - The update follows the backward loop: clipping and skipping a step need all gradients.
 - Prefetched and overlapped collectives run on a second channel (`second_channel.py`).
-- A doubt: verbs, strategies and state are one class, the largest of the package. Every stage would name three.
+- A doubt: verbs, strategies and state are one class; were they three, every stage would name three.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
