@@ -1,5 +1,6 @@
 """Wire formats against a quantiser that was written as scalar loops: to the byte, both ways."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,11 +73,8 @@ def test_zeros_behind_an_array_change_nothing_of_it_and_stay_zeros(name, block, 
     assert other[len(x) :].tobytes() == bytes(4 * more)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_numbers_of_16_bits_are_widened_first_and_rounded_last(dtype):
-    import ml_dtypes
-
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_numbers_of_16_bits_are_widened_first_and_rounded_last(kind):
     x = np.random.default_rng(1).standard_normal(50).astype(kind)
     chosen = Format("int8", 8)
     assert encoded(chosen, x).tobytes() == encoded(chosen, x.astype(np.float32)).tobytes()

@@ -21,7 +21,6 @@ from zerosim.core.sharding import split
 ReduceScatter = Callable[..., None]
 """`reduce_scatter(comm, chunks)`, in place."""
 
-
 Rounding = Callable[[Array], Array]
 
 AddRanks = Callable[[Communicator, Total, Rounding], Array]

@@ -136,8 +136,8 @@ class Pipeline:
             return part.inputs
         if what == "W" or (what == "B" and here.last):
             return []
-        expected, receive = ((here.given, self.neighbours.recv_activation) if what == "F" else
-                         (here.output, self.neighbours.recv_gradient))
+        expected, receive = (here.given, self.neighbours.recv_activation) if what == "F" else (
+            here.output, self.neighbours.recv_gradient)
         arrived = self.replica.allocate(expected.shape, expected.dtype, kind="activations", owner="pipeline")
         receive(arrived)
         return [arrived]
