@@ -21,6 +21,7 @@ Rules and trade-offs:
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -158,4 +159,10 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
 
 def symbols(rank: int, count: int, of: type[Term] | type[Blank] = Term) -> npt.NDArray[Any]:
     """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled."""
-    return np.fromiter((of(rank, element) for element in range(count)), object)
+    return np.fromiter(_shared(of, rank, count), object)
+
+
+@lru_cache(maxsize=128)
+def _shared(of: type[Term] | type[Blank], rank: int, count: int) -> tuple[Term | Blank, ...]:
+    """The symbols of one kind and rank for `count` elements; runs of one proof share them."""
+    return tuple(of(rank, element) for element in range(count))

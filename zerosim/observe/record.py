@@ -143,7 +143,8 @@ class MessageRecorder:
         if not hasattr(outgoing, "reshape"):
             return  # the world refuses it next
         self._sent += 1
-        if self._sent > 200 + 20 * self.recording.size**2:    # many times those of one message for each element
+        size, count = self.recording.size, np.size(self.vector)
+        if self._sent > 200 + 20 * size**2 + 4 * size * count:    # twice those of a ring for each element
             raise Runaway(f"rank {self.rank} has sent {self._sent - 1:,} messages, and goes on")
         if not self._begun:
             self._round += 1

@@ -25,6 +25,7 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError, error_line
+from zerosim.core.sharding import bounds
 from zerosim.core.terms import Blank, Symbol, Term, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
@@ -223,7 +224,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
 
 def check_again(proof: Proof, case: Case) -> None:
     """Check that the same sums are held when the ranks take other turns, an hour later."""
-    for (rank, element), _ in case.expected.items():
+    for rank, element in case.places():
         before, now = proof.held[rank][element], case.last(rank)[element]
         if commuted(before) != commuted(now):
             proof.faults.append(fault_at(case, rank, element, f"it holds {before} in one call, {now} in another; an "
@@ -253,19 +254,10 @@ def faults(case: Case) -> Iterator[ProofFault]:
     if case.recording.results is None:
         yield ProofFault(failure_line(case), round=case.recording.rounds)
         return
-    blamed: set[int] = set()
-    right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-    for (rank, element), expected in case.expected.items():
-        symbol = case.last(rank)[element]
-        if (id(symbol), id(expected)) in right:
-            continue
-        wrong = difference(symbol, expected)
-        if not wrong:
-            right.add((id(symbol), id(expected)))
-        elif rank not in blamed:
-            blamed.add(rank)
-            round_, origin = last_change(case.recording, rank, element)
-            yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
+    for rank, element in sorted({place[0]: place for place in reversed(case.wrong)}.values()):
+        symbol, (round_, origin) = case.last(rank)[element], last_change(case.recording, rank, element)
+        wrong = difference(symbol, case.expected[rank, element])
+        yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
 
 
 def fault_at(case: Case, rank: int, element: int, what: str, round_: int | None = None) -> ProofFault:
@@ -289,8 +281,6 @@ def failure_line(case: Case) -> str:
 def difference(symbol: Symbol, expected: Sequence[Term]) -> str:
     """The difference between the terms in a symbol and those expected, once each; empty if there is none."""
     counts, element = Counter(leaves(symbol)), expected[0].element
-    if counts == Counter(expected):
-        return ""
     lost = [term for term in expected if not counts[term]]
     doubled = [term for term in expected if counts[term] > 1]
     foreign = [leaf for leaf in counts if leaf not in expected]
@@ -342,9 +332,9 @@ def check_order(proof: Proof, case: Case) -> None:
         proof.faults += order_faults(case, row.order, row.users)
         return
     first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
-    for (rank, element), terms in case.expected.items():
+    for rank, element in case.places():
         symbol = commuted(case.last(rank)[element])
-        other, before = first.setdefault(terms, (rank, symbol))
+        other, before = first.setdefault(case.expected[rank, element], (rank, symbol))
         if symbol != before:
             proof.faults.append(fault_at(
                 case, rank, element, f"the ranks disagree: it holds {case.last(rank)[element]}, rank {other} holds "
@@ -357,20 +347,20 @@ def check_order(proof: Proof, case: Case) -> None:
 def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
     """The first sum in another order than the declared one, which gets each rank's part of a chunk as a vector."""
     terms_of = {element: terms for (_, element), terms in case.expected.items()}
-    declared: dict[int, Symbol] = {}
+    declared: list[Symbol] = []
     try:
-        for chunk in sorted({case.chunk_of[element] for element in terms_of}):
-            elements = [element for element in sorted(terms_of) if case.chunk_of[element] == chunk]
-            contributions = zip(*(terms_of[element] for element in elements), strict=True)
+        for chunk, (start, stop) in enumerate(bounds(case.count, case.size)):
+            contributions = zip(*(terms_of[element] for element in range(start, stop)), strict=True)
             vectors = [np.array(contribution, object) for contribution in contributions]
-            declared.update(zip(elements, order(vectors, chunk), strict=True))
+            declared += [symbol for _, symbol in zip(range(start, stop), order(vectors, chunk) if vectors else (),
+                                                     strict=True)]
     except Exception as error:
         what = f"the declared order of addition fails: {error_line(error, order)}"
         yield fault_at(case, *next(iter(case.expected)), what)
         return
     right: set[tuple[int, int]] = set()
-    for (rank, element), terms in case.expected.items():
-        symbol, wanted = case.last(rank)[element], declared[element]
+    for rank, element in case.places(declared):
+        symbol, wanted, terms = case.last(rank)[element], declared[element], case.expected[rank, element]
         if (id(symbol), id(terms)) in right:
             continue
         if symbol != wanted and not (users and commuted(symbol) == commuted(wanted)):
