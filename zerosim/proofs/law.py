@@ -10,7 +10,7 @@ so all ranks come to the same end without a leader.
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypedDict, Unpack
 
@@ -20,22 +20,17 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.core.allocation import Array
-from zerosim.core.comm import Communicator
 from zerosim.core.errors import CollectiveError, Deadlock, UsageError
 from zerosim.core.orders import AddingOrder
-from zerosim.core.sharding import Chunks
 from zerosim.core.terms import Sum, Term, commuted, leaves
-from zerosim.observe.observed import Observed
-from zerosim.observe.traffic import Traffic
 from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
-from zerosim.proofs.example import Example
+from zerosim.proofs.example import Example, SeenRun, seen_run
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
-from zerosim.proofs.values import DTYPES, FLOATS, same_numbers
+from zerosim.proofs.values import DTYPES, FLOATS, in_turn, same_numbers
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -59,23 +54,6 @@ class Failed(Exception):
 
 class Stranded(BaseException):
     """A rank failed under MPI: messages may be left over, so no further example can be tried."""
-
-
-@dataclass(frozen=True)
-class SeenRun:
-    """One rank's result, the messages that it sent and received, and its argument before and after the call.
-
-    `kept` is the returned array before and after a second call, if there was one.
-    """
-
-    result: Any
-    sent_bytes: int
-    messages: int
-    received: int
-    given: tuple[Array, Array] | None
-    kept: tuple[Array, Array] | None = None
-    shares: bool = False
-    """Whether the returned array shares memory with the argument."""
 
 
 class Keywords(TypedDict, total=False):
@@ -115,11 +93,11 @@ class Examined:
         with np.errstate(all="ignore"), clock_moved(inspect.unwrap(self.subject.function), x.later_seconds):
             if self.comm is None:
                 try:
-                    return spawn(lambda comm: self.observed(comm, x), x.size, seed=x.seed, sends=x.sends)
+                    return spawn(lambda comm: seen_run(self.subject, comm, x), x.size, seed=x.seed, sends=x.sends)
                 except Exception as error:
                     raise Failed(failure_line(error)) from error
             try:
-                outcome: Any = self.observed(channel(self.comm), x)
+                outcome: Any = seen_run(self.subject, channel(self.comm), x)
             except Exception as error:
                 where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
                 outcome = Failed(failure_line(error) + where)
@@ -131,32 +109,6 @@ class Examined:
             channel.cache_clear()
             raise next((failure for failure in failures if "waited" not in str(failure)), failures[0])
         return list(outcomes)
-
-    def observed(self, comm: Communicator, x: Example) -> SeenRun:
-        """One rank's run."""
-        subject, traffic = self.subject, Traffic()
-        given, kept, shares = list[tuple[Array, Array]](), list[tuple[Array, Array]](), list[bool]()
-
-        def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
-            whole = argument.flat if isinstance(argument, Chunks) else argument
-            before = whole.copy()
-            returned = subject.function(comm, argument, *rest)
-            given.append((before, whole.copy()))
-            shares.append(isinstance(returned, np.ndarray) and bool(np.shares_memory(returned, whole)))
-            if x.calls_again:
-                first = returned.copy() if isinstance(returned, np.ndarray) else returned
-                subject.function(comm, np.zeros_like(argument), *rest)
-                if first is not None:
-                    kept.append((first, returned.copy()))
-            return returned
-
-        vector = x.vectors[comm.rank].copy()
-        reduction = [x.reduce] if subject.takes_reduction else []
-        replace(subject, function=watched)(Observed(comm, traffic), vector, x.root, *reduction)
-        left = subject.kind.left(vector, comm.rank, comm.size, x.root)
-        return SeenRun(
-            None if left is None else left.copy(), traffic.sent_bytes, traffic.messages, traffic.received_messages,
-            given[0] if subject.keeps_argument else None, kept[0] if kept else None, shares[0])
 
     def __call__(self, x: Example) -> list[Any]:
         """The result of each rank, None for a rank without one."""
@@ -261,7 +213,7 @@ class Law:
         for size in sizes:
             for kind in self.values if len(self.values) > 1 else ():
                 for dtype in () if kind == "symbols" else DTYPES.get(kind, FLOATS):
-                    yield Example(strategies.in_turn(size, 8 * size, dtype, kind))
+                    yield Example(in_turn(size, 8 * size, dtype, kind))
 
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""
