@@ -1,55 +1,61 @@
-"""The memory of collectives on whole arrays: the input is only read, the result lies in fresh memory or in `out`."""
+"""A collective on whole arrays: the input is only read, the result lies in fresh memory or in `out`."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zerosim.collectives.choosing import named
+from zerosim.collectives.kinds import COLLECTIVE_KINDS, own
 from zerosim.core.allocation import Array
-from zerosim.core.comm import Communicator
+from zerosim.core.comm import Communicator, Reduction
 from zerosim.core.errors import CollectiveError
-from zerosim.core.sharding import bounds
+from zerosim.core.sharding import bounds, split
 
-InPlace = Callable[[Communicator, Array], None]
-"""A collective in place on a flat array."""
-
-
-def memory(count: int, dtype: npt.DTypeLike, out: Array | None) -> Array:
-    """`count` elements on one axis: the memory of `out` if it is contiguous, otherwise fresh memory."""
-    if out is None or not out.flags.c_contiguous:
-        return np.empty(count, dtype)
-    return out.reshape(-1)
+ASSOCIATIVE = (
+    np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
+    np.logical_and, np.logical_or, np.logical_xor,
+    np.bitwise_and, np.bitwise_or, np.bitwise_xor,
+    np.logaddexp, np.logaddexp2, np.hypot, np.gcd, np.lcm,
+)
 
 
-def worked_on(comm: Communicator, x: Array, out: Array | None, collective: InPlace) -> Array:
-    """The result of a collective in place on a copy of `x`, in fresh memory or in `out`."""
-    flat = copied(x, out)
-    collective(comm, flat)
-    return returned(flat, x.shape, out)
+def result_of(
+    comm: Communicator, collective: str, x: npt.ArrayLike, algorithm: str, out: Array | None, *,
+    root: int | None = None, reduce: Reduction | None = None, commutative: bool = True,
+) -> Any:
+    """This rank's result of a collective in place on a copy of `x`; None on a rank without one.
 
+    `root` and `reduce` are given to the collectives that have them.
+    """
+    kind, x, rank, size = COLLECTIVE_KINDS[collective], np.asarray(x), comm.rank, comm.size
+    if root is not None:
+        check_root(comm, root)
+    gathers, scatters = kind.brings is own, kind.leaves is own
+    count = whole_length(comm, x, out) if gathers else x.size
+    chosen = named(collective, algorithm, size, count * x.itemsize, commutative=commutative)
+    if reduce is not None:
+        check_associative(reduce)
+    out = None if kind.leaves(rank, root or 0) is None else out
+    if not gathers:
+        start, stop = bounds(count, size)[rank]
+        check_out(out, (stop - start,) if scatters else x.shape, x.dtype)
 
-def copied(x: Array, out: Array | None) -> Array:
-    """A flat copy of `x`, in the memory of `out` if that is contiguous."""
-    check_out(out, x.shape, x.dtype)
-    flat = memory(x.size, x.dtype, out)
-    flat.reshape(x.shape)[...] = x
-    return flat
+    outgoing = split(x.flatten(), size) if "outgoing" in kind.parameters else None
+    in_out = out is not None and out.flags.c_contiguous and not scatters
+    flat = out.reshape(-1) if in_out and out is not None else np.empty(count, x.dtype)
+    chunks = split(flat, size)
+    (chunks[rank] if gathers else flat)[...] = x.reshape(-1)
+    views = {"vector": flat, "chunks": chunks, "outgoing": outgoing, "incoming": chunks}
+    chosen.function(comm, *(views[name] for name in kind.parameters),
+                    *(argument for argument in (root, reduce) if argument is not None))
 
-
-def returned(flat: Array, shape: tuple[int, ...], out: Array | None) -> Array:
-    """`flat` in `shape`; or `out`, into which it is copied unless it is there already."""
-    if out is None:
-        return flat.reshape(shape)
-    if not out.flags.c_contiguous:
-        out[...] = flat.reshape(out.shape)
-    return out
-
-
-def copied_out(chunk: Array, out: Array | None) -> Array:
-    """`chunk` in memory of its own, so that the vector it was cut from can be freed."""
-    if out is None:
-        return chunk.copy()
-    out[...] = chunk
+    left = kind.left(flat, rank, size, root or 0)
+    if left is None or in_out:
+        return None if left is None else out
+    if out is None:    # a chunk in memory of its own, so that the vector it was cut from can be freed
+        return left.copy() if scatters else left if gathers else left.reshape(x.shape)
+    out[...] = left.reshape(out.shape)
     return out
 
 
@@ -79,3 +85,21 @@ def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -
         )
     if not out.flags.writeable:
         raise CollectiveError("out= is read-only; pass a copy of it")
+
+
+def check_root(comm: Communicator, root: int) -> None:
+    integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
+    if not (integer and 0 <= root < comm.size):
+        raise CollectiveError(
+            f"root={root!r} is not a rank of {comm.size}; give an integer from 0 to {comm.size - 1}"
+        )
+
+
+def check_associative(reduce: Reduction) -> None:
+    """Refuse NumPy's operations that are not associative."""
+    name = getattr(reduce, "__name__", "")
+    if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
+        raise CollectiveError(
+            f"np.{name} is not associative, so the grouping of ranks would change the result; use one of"
+            f" {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
+        )

@@ -75,6 +75,8 @@ class VerbCall:
     alive: set[Place]
     """The earlier calls whose results are in memory as it begins."""
     gave: list[Any] = field(default_factory=list)
+    result: Callable[[], Any] = lambda: None
+    """The array that it gave, while that is in memory."""
 
     def __str__(self) -> str:
         verb = "reduce_scatter" if self.verb == "reduce" else self.verb
@@ -97,27 +99,27 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
 
     def recorded_step(replica: Replica, batch: Batch) -> Any:
         calls = log[batch.step, replica.comm.rank] = Calls()
-        results: dict[Place, weakref.ref[Any]] = {}
 
-        def begun(verb: str, given: Sequence[Any]) -> Place:
+        def begun(verb: str, given: Sequence[Any]) -> VerbCall:
             unit = getattr(given[0], "name", "") if given else ""
-            alive = {place for place, array in results.items() if array() is not None}
+            alive = {place for place, call in calls.items() if call.result() is not None}
             kind, own = SAME.get(verb, verb), given[0] if VERBS[verb].own else None
-            place = Place(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))
             copies = [copied(replica, argument, own) for argument in given[bool(unit) :]]
-            calls[place] = VerbCall(verb, unit, copies, line_in(file), alive)
-            return place
+            call = VerbCall(verb, unit, copies, line_in(file), alive)
+            calls[Place(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))] = call
+            return call
 
         def noting(verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
             def call_of_verb(*given: Any, **named: Any) -> Any:
-                place = begun(verb, [*given, *named.values()])
+                call = begun(verb, [*given, *named.values()])
                 gave = method(*given, **named)
                 values = gave if isinstance(gave, tuple) else (gave,)
-                calls[place].gave = [copied(replica, value, given[0] if VERBS[verb] is REDUCED else None)
-                                     for value in values]
+                call.gave = [copied(replica, value, given[0] if VERBS[verb] is REDUCED else None) for value in values]
                 last = values[-1][0] if isinstance(values[-1], list) and values[-1] else values[-1]
+                while isinstance(getattr(last, "base", None), np.ndarray):
+                    last = last.base
                 if isinstance(last, np.ndarray):
-                    results[place] = weakref.ref(memory_of(last))
+                    call.result = weakref.ref(last)
                 return gave
 
             return call_of_verb
@@ -143,14 +145,8 @@ def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
     return value if isinstance(value, int | float | str | None) else type(value)
 
 
-def memory_of(array: Array) -> Array:
-    """The array that has the memory of a view."""
-    return memory_of(array.base) if isinstance(array.base, np.ndarray) else array
-
-
 # The first difference.
 
-Alike = Callable[[Array, Array], bool]
 Difference = tuple[bool, float, str]
 """A difference in words; before them whether it may follow from an early end of the step, and the number of its call.
 """
@@ -159,7 +155,7 @@ Difference = tuple[bool, float, str]
 def first_unlike(examined: Log, shipped: Log) -> str | None:
     """The first difference of all ranks in the first step with one, in words; None if there is none."""
     origins = origins_of(examined, shipped)
-    for comparison in (partial(unlike, alike=nearly), partial(unlike, alike=exactly), unfreed):
+    for comparison in (partial(unlike, exactly=False), partial(unlike, exactly=True), unfreed):
         for step in sorted({step for step, _ in shipped}):
             differences = [(*at, rank, words) for rank in sorted(rank for other, rank in shipped if other == step)
                            for *at, words in comparison(examined.get((step, rank), {}), shipped[step, rank],
@@ -170,15 +166,15 @@ def first_unlike(examined: Log, shipped: Log) -> str | None:
     return None
 
 
-def unlike(calls: Calls, expected: Calls, naming: "Naming", alike: Alike) -> Iterator[Difference]:
+def unlike(calls: Calls, expected: Calls, naming: "Naming", exactly: bool) -> Iterator[Difference]:
     """The differences between the calls of one step: arguments, missing ones, those too many, and the order."""
     index, places = {place: number for number, place in enumerate(calls)}, list(expected)
     early, last = not any(place.verb == "return" for place in calls), -1
     for number, place in enumerate(places):
         if place in calls:
             last = index[place]
-            yield from ((False, last, words) for words in arguments(calls[place], expected[place], place.nth, naming,
-                                                                    alike))
+            if words := argument(calls[place], expected[place], place.nth, naming, exactly):
+                yield False, last, words
         elif later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None):
             words = f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
             if not VERBS[place.verb].optional or not place.nth:
@@ -209,19 +205,18 @@ def before(call: VerbCall, other: VerbCall) -> str:
     return f"{call.line_in()}{call} is called before {other}{other.line_in(' (line {})')}"
 
 
-def arguments(call: VerbCall, expected: VerbCall, nth: int, naming: "Naming", alike: Alike) -> Iterator[str]:
+def argument(call: VerbCall, expected: VerbCall, nth: int, naming: "Naming", exactly: bool) -> str | None:
     """The first argument that differs, or the verb."""
     if VERBS[call.verb].own and call.verb != expected.verb:
-        yield f"{call.line_in()}{call} is called instead of {expected}"
-        return
+        return f"{call.line_in()}{call} is called instead of {expected}"
     words = VERBS[call.verb].given
     for what, has, wants in zip_longest(words, call.given, expected.given[: len(words)]):
-        if what is not None and not same(has, wants, alike):
+        if what is not None and not same(has, wants, exactly):
             role = f" as {what}" * (len(words) > 1)
             verb = "" if call.verb == "return" else " gets"
-            yield (f"{call.line_in()}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
-                   f"{naming.value(wants, nth)}")
-            return
+            return (f"{call.line_in()}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
+                    f"{naming.value(wants, nth)}")
+    return None
 
 
 def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Difference]:
@@ -233,20 +228,17 @@ def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Differe
             yield False, index, f"{call.line_in()}{call} finds {what}{result.line_in(' (line {})')} still in memory"
 
 
-def same(has: Any, wants: Any, alike: Alike) -> bool:
+def same(has: Any, wants: Any, exactly: bool) -> bool:
     if isinstance(has, np.ndarray) and isinstance(wants, np.ndarray):
-        return has.dtype == wants.dtype and has.shape == wants.shape and alike(has, wants)
+        return has.dtype == wants.dtype and has.shape == wants.shape and (
+            has.tobytes() == wants.tobytes() if exactly else nearly(has, wants))
     if isinstance(has, list) and isinstance(wants, list):
-        return len(has) == len(wants) and all(same(*pair, alike) for pair in zip(has, wants, strict=True))
+        return len(has) == len(wants) and all(same(*pair, exactly) for pair in zip(has, wants, strict=True))
     return type(has) is type(wants) and bool(has == wants)
 
 
 def nearly(has: Array, wants: Array) -> bool:
     return np.allclose(has.astype(np.float64), wants.astype(np.float64), rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def exactly(has: Array, wants: Array) -> bool:
-    return has.tobytes() == wants.tobytes()
 
 
 def factor(has: Any, wants: Any) -> float | None:
