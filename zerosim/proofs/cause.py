@@ -58,13 +58,11 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
     case = proof.case
     if case is None or proof.holds:
         return None
-    if (case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning)
-            and not prove(case.subject, TELLING).holds):
-        count = TELLING if case.count == case.size else 2 * TELLING + 1 if case.count > case.size else case.count
-        root = min(case.root, TELLING - 1)
-        more = Case(case.subject, run(case.subject, TELLING, count, root, case.sends), count, root, case.sends)
-        if type(more.recording.failure) is type(case.recording.failure) and (why := cause(more)):
-            return Diagnosis(f"on {TELLING} ranks, {why}", command(more))
+    if (case.size < TELLING and case.subject.serves(TELLING) and case.count <= 2 * case.size + 1
+            and not isinstance(case.recording.failure, StillRunning)):
+        more = prove(case.subject, TELLING)
+        if more.case and not more.holds and more.case.fails_like(case) and (why := cause(more.case)):
+            return Diagnosis(f"on {TELLING} ranks, {why}", command(more.case))
     return Diagnosis(cause(case), command(case))
 
 
@@ -77,6 +75,8 @@ def of_run(subject: Subject, size: int, root: int = 0) -> Diagnosis:
 def cause(case: Case) -> str | None:
     """Why a run is wrong, in words; None if its failure says all that is known."""
     failure = case.recording.failure
+    if case.sends == "rendezvous" and failure is None:
+        return "two calls with the same arguments add in two orders: it reads a clock, or what an earlier call left"
     if case.sends == "rendezvous":
         return ("a send may wait for its receiver, and here all of them send first: use comm.exchange, which does both "
                 "at once, or let one rank of each pair receive first")
@@ -98,11 +98,24 @@ def strays(case: Case) -> bool:
 
 
 def like(case: Case) -> str | None:
-    """The algorithm whose messages all are the same, and whether they come into memory outside of the vector."""
+    """The algorithm whose messages all are the same, and whether they come into memory outside of the vector or, if
+    not, the rank that is wrong without a message."""
     name = resembled(case) if case.count else None
-    outside = next((m for m in case.messages if not m.into), None)
-    where = f", received outside of the vector{in_line(outside, outside.received_in)}" if outside else ""
-    return None if name in (None, case.subject.name) else f"its messages are those of {name}{where}"
+    if name in (None, case.subject.name):
+        return None
+    outside = next((m for m in case.messages if m.carried and not m.into), None)
+    if outside is not None and case.subject.manner == "in place":
+        where = f", received outside of the vector{in_line(outside, outside.received_in)}"
+    else:
+        where = "".join(f"; {itself(case, *place)}" for place in case.wrong[:1])
+    return f"its messages are those of {name}{where}"
+
+
+def itself(case: Case, rank: int, element: int) -> str:
+    """What a rank does to an element that is wrong there, though all messages are right."""
+    again = twice(case.last(rank)[element])
+    return (f"rank {rank} adds {again} again, without a message" if again else
+            f"rank {rank} itself fills chunk {case.chunk_of[element]} wrongly")
 
 
 def changed_between_calls(case: Case) -> str | None:
@@ -291,8 +304,8 @@ def life(case: Case) -> str | None:
                 return f"in round {message.round} {symbol} is {event}, and contains {again} twice{in_line(message)}"
     for rank, element in case.wrong:
         symbol = case.last(rank)[element]
-        if again := twice(symbol):
-            return f"rank {rank} adds {again} again, without a message"
+        if twice(symbol):
+            return itself(case, rank, element)
         for term in case.expected[rank, element]:
             if term not in set(terms(symbol)):
                 where = f"{term} of chunk {case.chunk_of[element]} is missing on rank {rank}"

@@ -27,7 +27,7 @@ from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
 from zerosim.proofs.example import Example, SeenRun, seen_run
-from zerosim.proofs.proof import prove
+from zerosim.proofs.proof import LIMIT_SECONDS, prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
 from zerosim.proofs.values import DTYPES, FLOATS, in_turn, same_numbers
@@ -93,7 +93,8 @@ class Examined:
         with np.errstate(all="ignore"), clock_moved(inspect.unwrap(self.subject.function), x.later_seconds):
             if self.comm is None:
                 try:
-                    return spawn(lambda comm: seen_run(self.subject, comm, x), x.size, seed=x.seed, sends=x.sends)
+                    return spawn(lambda comm: seen_run(self.subject, comm, x), x.size, seed=x.seed, sends=x.sends,
+                                 limit_seconds=LIMIT_SECONDS)
                 except Exception as error:
                     raise Failed(failure_line(error)) from error
             try:

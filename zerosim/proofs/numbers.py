@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from zerosim.core.allocation import Array
+from zerosim.core.words import plural
+from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.example import Example, seen_run
+from zerosim.proofs.proof import LIMIT_SECONDS
 from zerosim.proofs.subject import Subject
 from zerosim.proofs.values import DTYPES, FLOATS, ONE_SUM, WIDE, in_turn, same_numbers
 from zerosim.worlds.local import spawn
@@ -37,7 +40,7 @@ def wrong_on_numbers(subject: Subject, sizes: Sequence[int]) -> str | None:
             with np.errstate(all="ignore"):
                 if words := difference(subject, x, x.due(subject.kind, order)):
                     named = "" if operation is np.add else f" with reduce=np.{operation.__name__}"
-                    return f"on {size} ranks, {count} × {dtype}{named}: {words}"
+                    return f"on {plural(size, 'rank')}, {count} × {dtype}{named}: {words}"
     return None
 
 
@@ -51,8 +54,12 @@ def mixed(size: int, count: int, dtype: str, kinds: Sequence[str]) -> tuple[Arra
 
 
 def difference(subject: Subject, x: Example, due: Sequence[Any]) -> str | None:
-    """The first element of a rank's result that is not as due, or what is wrong with its argument."""
-    payloads, runs = not subject.kind.reducing, spawn(lambda comm: seen_run(subject, comm, x), x.size)
+    """The exception, the first element of a rank's result that is not as due, or what is wrong with its argument."""
+    payloads = not subject.kind.reducing
+    try:
+        runs = spawn(lambda comm: seen_run(subject, comm, x), x.size, limit_seconds=LIMIT_SECONDS)
+    except Exception as error:
+        return endless_loop(error, subject.file) or raised(error, subject.file)
     for rank, (run, wanted) in enumerate(zip(runs, due, strict=True)):
         for at in range(0 if wanted is None or same_numbers(run.result, wanted, payloads=payloads) else len(wanted)):
             if not same_numbers(run.result[at : at + 1], wanted[at : at + 1], payloads=payloads):

@@ -24,6 +24,7 @@ from zerosim.collectives.own import SERVING
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Named
 from zerosim.core.parts.signature import as_source
+from zerosim.core.words import plural
 from zerosim.models.units import Model, ModelKind, Task
 from zerosim.models.users_model import as_model, check_layers
 from zerosim.observe.process import FRAMES, STEP_BYTES, made_by, traced
@@ -140,7 +141,7 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
             raise failure
         if proof.faults:
             before = f"right on {', '.join(map(str, sizes[:number]))}, but " if number else ""
-            return f"{before}on {size} ranks: {proof.faults[0].what}\n{diagnosis(proof)}"
+            return f"{before}on {plural(size, 'rank')}: {proof.faults[0].what}\n{diagnosis(proof)}"
     return None
 
 

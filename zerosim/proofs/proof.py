@@ -255,7 +255,7 @@ def faults(case: Case) -> Iterator[ProofFault]:
         yield ProofFault(failure_line(case), round=case.recording.rounds)
         return
     for rank, element in sorted({place[0]: place for place in reversed(case.wrong)}.values()):
-        symbol, (round_, origin) = case.last(rank)[element], last_change(case.recording, rank, element)
+        symbol, (round_, origin) = case.last(rank)[element], last_change(case, rank, element)
         wrong = difference(symbol, case.expected[rank, element])
         yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
 
@@ -299,12 +299,14 @@ def names(terms: Sequence[Any]) -> str:
     return f"{', '.join(map(str, terms))} {'is' if len(terms) == 1 else 'are'}"
 
 
-def last_change(recording: Recording, rank: int, element: int) -> tuple[int | None, str]:
+def last_change(case: Case, rank: int, element: int) -> tuple[int | None, str]:
     """The round in which an element of a rank was last written, and by whose message, in words."""
-    history = recording.vectors[rank]
+    history = case.recording.vectors[rank]
     for (_, before), (round_, after) in zip(reversed(history[:-1]), reversed(history[1:]), strict=True):
+        if after[element] is not case.last(rank)[element]:
+            break
         if before[element] is not after[element]:
-            sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
+            sources = [m.source for m in case.messages if m.to == rank and m.round == round_]
             return round_, f"since round {round_}, with a message from rank {sources[-1]}"
     return None, "and no message changed it"
 
