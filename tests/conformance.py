@@ -12,6 +12,7 @@ import pytest
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import Communicator, Exchange, left, right
 from zerosim.core.errors import CollectiveError
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
 LARGE = 1 << 20  # bytes: above what an MPI library sends without asking the receiver
 UNITS = {
@@ -311,6 +312,16 @@ def check_bad_rank_is_refused(comm):
             comm.recv(into=np.zeros(1), source=bad)
         with pytest.raises(CollectiveError, match=f"to={bad!r}"):
             comm.exchange(np.zeros(1), to=bad, into=np.zeros(1), source=comm.rank)
+
+
+def check_objects_arrive(comm):
+    def told_by(rank):
+        return {"rank": rank, "path": [None, "ä" * 100_000, (1.5,)]}
+
+    everything = [told_by(rank) for rank in range(comm.size)]
+    for root in range(comm.size):
+        assert broadcast_object(comm, told_by(comm.rank), root=root) == told_by(root)
+        assert gather_objects(comm, told_by(comm.rank), root=root) == (everything if comm.rank == root else None)
 
 
 CHECKS: list[Callable[[Communicator], None]] = [

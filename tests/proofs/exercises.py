@@ -1,5 +1,6 @@
-"""The declarations of the exercises' skeletons, for programs that are written without them."""
+"""The declarations of the exercises' skeletons, for programs that are written without them; changes of a program."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from zerosim.core.parts.loading import Declared, load_file
@@ -14,9 +15,15 @@ def skeletons():
 
 def as_exercise(function):
     """A function with the declarations of the exercise of its name; other functions as they are."""
-    from dataclasses import replace
-
     part = skeletons().get(function.__name__)
-    if part is None:
-        return function
-    return replace(part, **{part.WRITTEN: function})
+    return function if part is None else replace(part, **{part.WRITTEN: function})
+
+
+def changed(program, folder):
+    """The text of a program with the changes made: of each, lines with − go, those with + come, others are there."""
+    text = "\n" + (folder / f"{program['of']}.py").read_text()
+    for lines in (change.splitlines() for change in program["change"].split("\n\n")):
+        old, new = ("".join(f"\n{line[1:]}" for line in lines if line[0] in kinds) + "\n" for kinds in (" -", " +"))
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text.lstrip()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.changes import changed
-from tests.proofs.exercises import as_exercise, skeletons
+from tests.proofs.exercises import as_exercise, changed, skeletons
 from tests.sampling import one_in
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.parts import checked

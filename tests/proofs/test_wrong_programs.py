@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.changes import changed
-from tests.proofs.exercises import as_exercise, skeletons
+from tests.proofs.exercises import as_exercise, changed, skeletons
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.parts import checked

@@ -78,7 +78,7 @@ class Recording:
         return max((message.round for message in self.messages), default=0)
 
     @property
-    def unasked(self) -> list[Message]:
+    def unreceived(self) -> list[Message]:
         """The messages that were never received."""
         return [message for messages in self.under_way.values() for message in messages]
 

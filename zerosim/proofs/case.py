@@ -1,7 +1,7 @@
 """One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -78,15 +78,10 @@ class Case:
         vector: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
         return vector
 
-    def words(self, stretch: range) -> str:
-        """The chunks in a stretch of a vector, in words."""
-        chunks = sorted({self.chunk_of[element] for element in stretch if element in self.chunk_of})
-        return "the whole vector" if len(chunks) == self.size > 1 else listed("chunk", chunks)
-
-    def cargo(self, carried: Sequence[Any]) -> str:
-        """The chunks of the contributions in a message, in words."""
-        elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
-        return listed("chunk", sorted({self.chunk_of[element] for element in elements if element in self.chunk_of}))
+    def words(self, elements: Iterable[int], whole: str = "the whole vector") -> str:
+        """The chunks in which these elements are, in words."""
+        chunks = sorted({self.chunk_of[element] for element in elements if element in self.chunk_of})
+        return whole if whole and len(chunks) == self.size > 1 else listed("chunk", chunks)
 
 
 def terms(symbol: Any) -> list[Term | Blank]:

@@ -45,7 +45,6 @@ from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
-from zerosim.verdict.diagnosis import Divergence, place_in_words
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RowOutcome
 
@@ -238,15 +237,8 @@ def broken_promises(row: RowOutcome) -> list[str]:
         traffic=[replace(traffic, by_collective=measured.by_collective)
                  for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
     first = row.first_divergence
-    return [f"{what}, first {described(first)}" if first and not number else what
+    return [f"{what}, first {first.words}" if first and not number else what
             for number, what in enumerate(replace(row, due=expected).failures)]
-
-
-def described(divergence: Divergence) -> str:
-    """The place of a difference, and both values."""
-    place = place_in_words(divergence.state, divergence.name, divergence.index)
-    return (f"in {place} after step {divergence.step}: {divergence.ours!r} on rank {divergence.rank}, "
-            f"{divergence.reference!r} in one process")
 
 
 # Other parts.
@@ -310,15 +302,12 @@ def named_error(name: str, call: Callable[[], Any]) -> str | None:
     return None
 
 
-def small(
-    *, data: dict[str, Any] | None = None, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
-    parallel: dict[str, Any] | None = None,
-) -> Scenario:
-    """A scenario of two steps on four ranks by every stage."""
+def small(*, model: ModelKeys | None = None, **sections: dict[str, Any]) -> Scenario:
+    """A scenario of two steps on four ranks by every stage, with keys of sections."""
+    data, train, parallel = (sections.get(name, {}) for name in ("data", "train", "parallel"))
     return Scenario(
-        world=WorldKeys(4), data=Data(**data or {}), model=model or ModelKeys(hidden=(9,)),
-        train=Train(steps=2, micro_batch=4, micro_batches=8, **train or {}),
-        parallel=Parallel(tuple(STAGES)[:4], **parallel or {}))
+        world=WorldKeys(4), data=Data(**data), model=model or ModelKeys(hidden=(9,)),
+        train=Train(steps=2, micro_batch=4, micro_batches=8, **train), parallel=Parallel(tuple(STAGES)[:4], **parallel))
 
 
 def differs(**sections: Any) -> str | None:
@@ -331,7 +320,7 @@ def differs(**sections: Any) -> str | None:
     if outcome.passed:
         return None
     first = next((row for row in outcome.trained if row.first_divergence is not None), None)
-    where = f"\n{first.config.name}: {described(first.first_divergence)}" if first and first.first_divergence else ""
+    where = f"\n{first.config.name}: {first.first_divergence.words}" if first and first.first_divergence else ""
     return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
 
 

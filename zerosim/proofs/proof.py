@@ -163,7 +163,7 @@ def tried_lengths(subject: Subject, size: int) -> list[int]:
     return short + ([-(-count // size) * size for count in drawn] if subject.even else drawn)
 
 
-def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | None = None) -> list[Proof]:
+def proofs_of(subject: Subject, ranks: Sequence[int], elements: Sequence[int] | None = None) -> list[Proof]:
     """A proof for each supported number of ranks, until one does not end; with vectors of so many `elements`.
 
     Raises `UsageError` if there is none, or if a number of ranks does not divide `elements` of blocks of equal length.
@@ -171,13 +171,13 @@ def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | 
     if subject.collective not in COLLECTIVES:
         raise UsageError(f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show "
                          "draws its messages")
-    if max(asked) > MOST_PROVED_RANKS:
-        raise UsageError(f"a proof is on at most {MOST_PROVED_RANKS} ranks, not {max(asked)}, since it keeps every "
+    if max(ranks) > MOST_PROVED_RANKS:
+        raise UsageError(f"a proof is on at most {MOST_PROVED_RANKS} ranks, not {max(ranks)}, since it keeps every "
                          "rank's vector after every message; give fewer ranks")
-    served = [size for size in asked if subject.serves(size)]
+    served = [size for size in ranks if subject.serves(size)]
     row = subject.algorithm or subject.declared
     if not served and row is not None:
-        raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, asked))}; give different numbers "
+        raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, ranks))}; give different numbers "
                          "of ranks")
     uneven = [f"{count} on {size} ranks" for size in served for count in elements or () if count % size]
     if subject.kind.displacing and uneven:
@@ -273,7 +273,7 @@ def failure_line(case: Case) -> str:
     if isinstance(failure, Deadlock) and not isinstance(failure, StillRunning):
         reason, lines = str(failure), [awaited.line for awaited in case.recording.awaited.values()]
     elif not in_file(failure, file) and not isinstance(failure, StillRunning):
-        lines = [sent.line for sent in case.recording.unasked]
+        lines = [sent.line for sent in case.recording.unreceived]
     known = [str(line) for line in sorted({*lines} - {0})]
     return f"{reason}, in line {joined(known)}" if known else reason
 

@@ -17,7 +17,7 @@ from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
-from zerosim.proofs.subject import asked_subject
+from zerosim.proofs.subject import subject_on_hosts
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
@@ -66,7 +66,7 @@ def shown(
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    collective = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
+    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, list(STAGES))
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
