@@ -327,7 +327,7 @@ def test_only_ranks_that_an_algorithm_serves_are_drawn():
         ALGORITHMS["halving.reduce_scatter"].function(comm, chunks, reduce)
 
     subject = Subject("halving", "reduce_scatter", halving, "in place", ALGORITHMS["halving.reduce_scatter"])
-    check(subject, examples=60)
+    check(subject, examples=30)
     assert seen == {1, 2, 4, 8, 16}
 
 

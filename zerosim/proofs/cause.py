@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,23 +94,22 @@ def cause(case: Case) -> str | None:
 def has_other_messages(case: Case) -> bool:
     """Whether a tree has a message that the tree which it resembles has not: there are many right trees, so the way of
     a contribution tells more than the difference from one of them."""
-    name = resembled(case) if case.count and case.subject.collective in TREES else None
-    return name is not None and bool(by_round(case.recording).keys() - by_round(
-        known_run(name, case.subject.collective, case.size, case.count, case.root)).keys())
+    known = resembled(case) if case.subject.collective in TREES else None
+    return known is not None and bool(by_round(case.recording).keys() - by_round(known.run).keys())
 
 
 def same_messages(case: Case) -> str | None:
     """The algorithm whose messages all are the same, and whether they come into memory outside of the vector or, if
     not, the rank that is wrong without a message."""
-    name = resembled(case) if case.count else None
-    if name in (None, case.subject.name):
+    known = resembled(case)
+    if known is None or known.name == case.subject.name:
         return None
     outside = next((m for m in case.messages if m.carried and not m.into), None)
     if outside is not None and case.subject.manner == "in place":
         where = f", received outside of the vector{in_line(outside, outside.received_in)}"
     else:
         where = "".join(f"; {wrong_by_itself(case, *place)}" for place in case.wrong[:1])
-    return f"its messages are those of {name}{where}"
+    return f"its messages are those of {known.name}{where}"
 
 
 def wrong_by_itself(case: Case, rank: int, element: int) -> str:
@@ -153,7 +153,7 @@ def with_itself(case: Case) -> str | None:
 def waiting(case: Case) -> str | None:
     """That all receive first; else the first rank that waits for one while a message from another is on its way to it,
     or for a message that the algorithm which the run resembles does not have."""
-    recording, name = case.recording, resembled(case) if case.count else None
+    recording, known = case.recording, resembled(case)
     if len(recording.awaited) == case.size and not recording.messages and not recording.unreceived:
         return (f"all ranks receive before any has sent{in_line(None, recording.awaited[0].line)}: use comm.exchange, "
                 "which does both at once, or let one rank of each pair send first")
@@ -164,13 +164,10 @@ def waiting(case: Case) -> str | None:
         if sources and awaited.source not in sources:
             first = sources[min(sources)]
             return f"{waits}, and the one on its way there is from rank {first.source}{in_line(first)}"
-        if name is None:
-            continue
-        arrived = Counter(message.source for message in case.messages if message.to == rank)
-        whole = known_run(name, case.subject.collective, case.size, case.count, case.root)
-        due = Counter(message.source for message in whole.messages if message.to == rank)
-        if arrived[awaited.source] >= due[awaited.source]:
-            return f"{waits}; in {name} it receives {'no more' if arrived[awaited.source] else 'none'} from there"
+        key = (awaited.source, rank)
+        arrived = sum((message.source, message.to) == key for message in case.messages)
+        if known and arrived >= sum((message.source, message.to) == key for message in known.run.messages):
+            return f"{waits}; in {known.name} it receives {'no more' if arrived else 'none'} from there"
     return None
 
 
@@ -179,11 +176,10 @@ def in_another_place(case: Case) -> str | None:
     if case.subject.manner != "array" or not case.wrong:
         return None
     rank, element = case.wrong[0]
-    returned = Counter(terms(case.last(rank)[element]))
-    complete = {case.chunk_of[expected[0].element]: Counter(expected) for expected in case.expected.values()}
-    chunk = next((chunk for chunk, contributions in complete.items() if contributions == returned), None)
-    return None if chunk is None else (
-        f"rank {rank} returns chunk {chunk}, complete, where chunk {case.chunk_of[element]} is due")
+    returned, due = Counter(terms(case.last(rank)[element])), case.chunk_of[element]
+    complete = (expected for expected in case.expected.values() if Counter(expected) == returned)
+    chunk = next((case.chunk_of[expected[0].element] for expected in complete), due)
+    return None if chunk == due else f"rank {rank} returns chunk {chunk}, complete, where chunk {due} is due"
 
 
 # The first message that differs.
@@ -205,12 +201,21 @@ def known_run(name: str, collective: str, size: int, count: int, root: int) -> R
     return run(named_subject(name) if tree is None else Subject(name, collective, tree, "in place"), size, count, root)
 
 
-def resembled(case: Case) -> str | None:
+class Known(NamedTuple):
+    """An algorithm of the table, or one of `TREES`, and its run."""
+
+    name: str
+    run: Recording
+
+
+def resembled(case: Case) -> Known | None:
     """The algorithm of the same collective whose run is most like this one; first those that keep the declarations.
 
     A message that goes another way is like that of an algorithm that keeps a declared order or declared rounds.
     """
     kind, sent = case.subject.collective, by_round(case.recording)
+    if not case.count:
+        return None
     rows = [f"{row.name}.{kind}" for row in ALGORITHMS.values()
             if row.collective == kind and row.serves(case.size) and not row.per_host
             and (case.size <= SMALL or row.name in ("ring", "tree"))] + [*TREES.get(kind, {})]
@@ -235,20 +240,19 @@ def resembled(case: Case) -> str | None:
     for names, directed in ((keeping, True), (certain, False), (rows, True)):
         best = max(names, key=lambda name: likeness(name, directed), default=None)
         if best is not None and likeness(best, directed) >= ALIKE:
-            return best
+            return Known(best, known_run(best, kind, case.size, case.count, case.root))
     return None
 
 
 def first_difference(case: Case) -> str | None:
     """The first message that differs from those of the algorithm that the run resembles; None if there is none."""
-    name, failure = resembled(case), case.recording.failure
-    if name is None or not case.count:
+    known, failure = resembled(case), case.recording.failure
+    if known is None:
         return None
-    collective = case.subject.collective
-    sent, expected = by_round(case.recording), by_round(known_run(name, collective, case.size, case.count, case.root))
+    sent, expected = by_round(case.recording), by_round(known.run)
     ended_early = failure is not None and not isinstance(failure, Deadlock)
     for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()):
-        if (words := difference(case, sent, expected, key, name)) is not None:
+        if (words := difference(case, sent, expected, key, known.name)) is not None:
             return f"in round {key[0]} rank {key[1]} {words}"
     return None
 
