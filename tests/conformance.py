@@ -314,7 +314,12 @@ def check_bad_rank_is_refused(comm):
             comm.exchange(np.zeros(1), to=bad, into=np.zeros(1), source=comm.rank)
 
 
-def check_objects_arrive(comm):
+CHECKS: list[Callable[[Communicator], None]] = [
+    check for name, check in list(globals().items()) if name.startswith("check_")
+]
+
+
+def objects_arrive(comm):
     def told_by(rank):
         return {"rank": rank, "path": [None, "ä" * 100_000, (1.5,)]}
 
@@ -322,8 +327,3 @@ def check_objects_arrive(comm):
     for root in range(comm.size):
         assert broadcast_object(comm, told_by(comm.rank), root=root) == told_by(root)
         assert gather_objects(comm, told_by(comm.rank), root=root) == (everything if comm.rank == root else None)
-
-
-CHECKS: list[Callable[[Communicator], None]] = [
-    check for name, check in list(globals().items()) if name.startswith("check_")
-]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import zerosim as zs
 from tests.collectives.mpi_suites import CHECKS_UNDER_MPI
-from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
+from tests.conformance import CHECKS, LARGE, face_of, objects_arrive, received, same, tagged
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
 from zerosim.core.errors import CollectiveError, Deadlock
@@ -202,7 +202,7 @@ def check_a_second_connection_is_the_first(comm):
 
 
 comm = connect(timeout_seconds=60)
-checks = [*CHECKS, *CHECKS_UNDER_MPI, check_what_cannot_travel, check_waiting_ends,
+checks = [*CHECKS, *CHECKS_UNDER_MPI, objects_arrive, check_what_cannot_travel, check_waiting_ends,
           check_tags, check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_messages_leave_while_another_lies_unreceived, check_an_uncopied_message_keeps_its_place,
           check_a_reduction_that_fails_leaves_the_next_message_whole,

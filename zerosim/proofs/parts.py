@@ -149,17 +149,17 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
 TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
     ("it trains to the bits of one process, sends the bytes of the formulas, and has their memory in arrays of "
      "zerosim's allocator", {}),
-    ("also where each micro-batch is reduced by itself", {"parallel": {"accumulation": "micro_batch"}}),
-    ("also where the ranks do not divide the layers",
-     {"ranks": 3, "model": ModelKeys(hidden=(5, 4), activation="tanh")}),
-    ("also with clipped gradients, in 16 bits", {"ranks": 2, "train": {"precision": "fp16", "clip_norm": 0.05}}),
+    ("also where each micro-batch is reduced by itself", {"accumulation": "micro_batch"}),
+    ("also where the ranks do not divide the layers", {"ranks": 3, "hidden": (5, 4)}),
+    ("also with clipped gradients, in 16 bits", {"ranks": 2, "precision": "fp16", "clip_norm": 0.05}),
 )
 """The small trainings of a stage, and what they differ in."""
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
     trials = [Claim(says, partial(training_fault, name, part, **changes), first=number == 0)
-              for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
+              for number, (says, changes) in enumerate(TRIALS)
+              if "accumulation" not in changes or part.may_reduce_parts]
     return [*trials, Claim(
         "what its file allocates by itself does not outlive a step", partial(outlives, name, part))]
 
@@ -174,7 +174,7 @@ def outlives(name: str, part: Stage) -> str | None:
             lines.append(made_by(file))
         return loss
 
-    scenario = stage_scenario(Named(name, replace(part, step=watched), ""), 2, ModelKeys(hidden=(64, 64)), steps=steps)
+    scenario = stage_scenario(Named(name, replace(part, step=watched), ""), 2, (64, 64), steps=steps)
     with traced(FRAMES):
         run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS)
     (line, kept), = min(lines, key=Counter.total).most_common(1) or [(0, 0)]
@@ -183,13 +183,14 @@ def outlives(name: str, part: Stage) -> str | None:
 
 
 def stage_scenario(
-    stage: Any, ranks: int, model: ModelKeys, parallel: dict[str, Any] | None = None, *, steps: int = 2, **train: Any
+    stage: Any, ranks: int = 4, hidden: tuple[int, ...] = (7,), *, accumulation: Any = "layered", steps: int = 2,
+    **train: Any,
 ) -> Scenario:
     """A small training by a stage."""
     return Scenario(
-        world=WorldKeys(ranks), model=model, check=Check(reference=True),
+        world=WorldKeys(ranks), model=ModelKeys(hidden=hidden, activation="tanh"), check=Check(reference=True),
         train=Train(steps=steps, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train),
-        parallel=Parallel(**{"stages": (stage,), "accumulation": "layered", **(parallel or {})}))
+        parallel=Parallel(stages=(stage,), accumulation=accumulation))
 
 
 RANDOM = np.random.default_rng(0)
@@ -197,16 +198,12 @@ SAMPLES_OF_A_STAGE = Dataset(
     RANDOM.standard_normal((24, 3)).astype(np.float32), RANDOM.integers(0, 2, 24), None, None, 2)
 
 
-def training_fault(
-    name: str, part: Stage, ranks: int = 4, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
-    parallel: dict[str, Any] | None = None,
-) -> str | None:
+def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> str | None:
     """The first failed check of a small training, and the first call that differs from the shipped stage's."""
     def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
         step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
-        keys = model or ModelKeys(hidden=(7,), activation="tanh")
-        scenario = stage_scenario(step, ranks, keys, parallel, **train or {})
-        (row,) = run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS).rows
+        experiment = prepare(stage_scenario(step, ranks, **changes), SAMPLES_OF_A_STAGE)
+        (row,) = run_locally(experiment, limit_seconds=PATIENCE_SECONDS).rows
         return row
 
     log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename
