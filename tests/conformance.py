@@ -270,11 +270,12 @@ def check_wrong_dtype_is_refused(comm):
 def check_what_cannot_travel_is_refused(comm):
     read_only = np.zeros(1)
     read_only.flags.writeable = False
-    for refused, into in (("read-only", read_only), ("type list", [0.0]), ("type float64", np.float64(0))):
+    masked = ("masked", np.ma.zeros(1))
+    for refused, into in (("read-only", read_only), ("type list", [0.0]), ("type float64", np.float64(0)), masked):
         with pytest.raises(CollectiveError, match=f"into .*{refused}"):
             comm.recv(into=into, source=left(comm))
-    for refused, outgoing in (("list", [0.0]), ("float", 0.0), ("float64", np.float64(0))):
-        with pytest.raises(CollectiveError, match=f"outgoing .*type {refused}"):
+    for refused, outgoing in (("type list", [0.0]), ("type float", 0.0), ("type float64", np.float64(0)), masked):
+        with pytest.raises(CollectiveError, match=f"outgoing .*{refused}"):
             comm.send(outgoing, to=right(comm))
 
 

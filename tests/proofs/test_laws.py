@@ -354,14 +354,6 @@ def test_other_values_show_what_they_are_for(values, dtype):
     assert a.shape == b.shape == c.shape == (1,)
 
 
-def test_special_values_are_all_there():
-    table = strategies.alphabet("special", "float32")
-    assert np.signbit(table[table == 0]).tolist() == [True, False]
-    assert np.isnan(table).any()
-    assert np.isinf(table).sum() == 2
-    assert (abs(table)[table != 0] < np.finfo("f4").tiny).sum() == 2
-
-
 @pytest.mark.parametrize("length", [0, 1, 3, 8, 9])
 def test_lengths_shorter_uneven_and_multiples_are_drawn(length):
     assert find(strategies.lengths(4), lambda n: n == length) == length
