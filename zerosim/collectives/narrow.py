@@ -85,13 +85,10 @@ class Narrowed(ExchangesTogether):
     def _take(self, coded: Array, into: Payload, reduce: Reduction | None) -> None:
         if reduce is None:
             self._wire.decode(coded, into)
-        else:
-            into[:] = reduce(self._decoded(coded, into), into)
-
-    def _decoded(self, coded: Array, like: Payload) -> Array:
-        arrived = self._allocate(len(like), like.dtype, kind="buffers", owner="codes")
+            return
+        arrived = self._allocate(len(into), into.dtype, kind="buffers", owner="codes")
         self._wire.decode(coded, arrived)
-        return arrived
+        into[:] = reduce(arrived, into)
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,16 @@ def result_of(
     `root` and `reduce` are given to the collectives that have them.
     """
     kind, x, rank, size = COLLECTIVE_KINDS[collective], np.asarray(x), comm.rank, comm.size
-    if root is not None:
-        check_root(comm, root)
+    integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
+    if root is not None and not (integer and 0 <= root < size):
+        raise CollectiveError(f"root={root!r} is not a rank of {size}; give an integer from 0 to {size - 1}")
     gathers, scatters = kind.brings is own, kind.leaves is own
     count = whole_length(comm, x, out) if gathers else x.size
     chosen = named(collective, algorithm, size, count * x.itemsize, commutative=commutative)
-    if reduce is not None:
-        check_associative(reduce)
+    name = getattr(reduce, "__name__", "")
+    if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
+        raise CollectiveError(f"np.{name} is not associative, so the grouping of ranks would change the result; use "
+                              f"one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}")
     out = None if kind.leaves(rank, root or 0) is None else out
     if not gathers:
         start, stop = bounds(count, size)[rank]
@@ -85,21 +88,3 @@ def check_out(out: Array | None, shape: tuple[int, ...], dtype: npt.DTypeLike) -
         )
     if not out.flags.writeable:
         raise CollectiveError("out= is read-only; pass a copy of it")
-
-
-def check_root(comm: Communicator, root: int) -> None:
-    integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
-    if not (integer and 0 <= root < comm.size):
-        raise CollectiveError(
-            f"root={root!r} is not a rank of {comm.size}; give an integer from 0 to {comm.size - 1}"
-        )
-
-
-def check_associative(reduce: Reduction) -> None:
-    """Refuse NumPy's operations that are not associative."""
-    name = getattr(reduce, "__name__", "")
-    if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
-        raise CollectiveError(
-            f"np.{name} is not associative, so the grouping of ranks would change the result; use one of"
-            f" {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
-        )

@@ -86,16 +86,12 @@ def cause(case: Case) -> str | None:
     if (shared := changed_between_calls(case)) is not None:
         return shared
     if failure is None:
-        return (in_another_place(case) or (lost_or_doubled(case) if has_other_messages(case) else None)
+        # There are many right trees: the path of a contribution tells more than the difference from one of them.
+        tree = resembled(case) if case.subject.collective in TREES else None
+        another = tree is not None and bool(by_round(case.recording).keys() - by_round(tree.run).keys())
+        return (in_another_place(case) or (lost_or_doubled(case) if another else None)
                 or first_difference(case) or same_messages(case) or lost_or_doubled(case))
     return with_itself(case) or first_difference(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
-
-
-def has_other_messages(case: Case) -> bool:
-    """Whether a tree has a message that the tree which it resembles has not: there are many right trees, so the way of
-    a contribution tells more than the difference from one of them."""
-    known = resembled(case) if case.subject.collective in TREES else None
-    return known is not None and bool(by_round(case.recording).keys() - by_round(known.run).keys())
 
 
 def same_messages(case: Case) -> str | None:

@@ -208,7 +208,14 @@ def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> st
 
     log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename
     try:
-        faults = broken_promises(row_of(part, log, file))
+        row = row_of(part, log, file)
+        due = row.due and replace(    # a stage may save memory, and send without a verb
+            row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
+            traffic=[replace(traffic, by_collective=measured.by_collective)
+                     for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
+        faults = [*replace(row, due=due).failures]
+        if faults and row.first_divergence:
+            faults[0] += f", first {row.first_divergence.words}"
     except NotImplementedError:
         raise
     except Exception as error:
@@ -225,17 +232,6 @@ def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> st
     return "\n".join([
         f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
         f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])
-
-
-def broken_promises(row: RowOutcome) -> list[str]:
-    """The failed checks of a row, the first with the place; a stage may save memory, and send without a verb."""
-    expected = row.due and replace(
-        row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
-        traffic=[replace(traffic, by_collective=measured.by_collective)
-                 for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
-    first = row.first_divergence
-    return [f"{what}, first {first.words}" if first and not number else what
-            for number, what in enumerate(replace(row, due=expected).failures)]
 
 
 # Other parts.

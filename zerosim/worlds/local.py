@@ -197,7 +197,10 @@ class _World:
             self.ended = True
         if self.failure is not None:
             raise self.failure
-        self._check_mail()
+        for (source, to), mail in self.mail.items():
+            if mail:
+                raise CollectiveError(f"rank {to} ended without receiving {len(mail)} message(s) from rank {source}: "
+                                      "every send needs its receive")
         return self.results
 
     def _await_end(self, limit_seconds: float | None) -> None:
@@ -300,25 +303,14 @@ class _World:
 
     def _who_waits(self) -> list[tuple[str, str]]:
         """The ranks that have not finished, with the kind and location of each wait; killed ranks come first."""
-        killed = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
-        return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
-
-    def _what_waits(self, rank: int) -> tuple[str, str]:
-        wait = self.waits_for[rank]
-        assert wait is not None
-        if wait.what == STOPPED:
-            return f"rank {rank} {STOPPED}", str(wait.location)
-        gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
-        ended = "" if wait.whom in self.unfinished else gone
-        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.location)
-
-    def _check_mail(self) -> None:
-        for (source, to), mail in self.mail.items():
-            if mail:
-                raise CollectiveError(
-                    f"rank {to} ended without receiving {len(mail)} message(s) from rank {source}: "
-                    "every send needs its receive"
-                )
+        states = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
+        for rank in sorted(self.unfinished):
+            wait = self.waits_for[rank]
+            assert wait is not None
+            gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
+            whom = f" rank {wait.whom}{'' if wait.whom in self.unfinished else gone}" if wait.what != STOPPED else ""
+            states.append((f"rank {rank} {wait.what}{whom}", str(wait.location)))
+        return states
 
 
 class LocalCommunicator(ExchangesTogether):
