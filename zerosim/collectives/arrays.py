@@ -76,7 +76,7 @@ def reduce_scatter(
     [[0, 3], [6, 9], [12]]
     """
     return cast("Array", result_of(comm, "reduce_scatter", x, algorithm or ring_if(commutative), out, reduce=reduce,
-                                   commutative=commutative))
+                                   commutative=commutative, leaves="chunk"))
 
 
 def all_gather(
@@ -99,7 +99,7 @@ def all_gather(
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
     [[0, 0, 1, -1], [0, 0, 1, -1]]
     """
-    return cast("Array", result_of(comm, "all_gather", shard, algorithm, out))
+    return cast("Array", result_of(comm, "all_gather", shard, algorithm, out, brings="chunk"))
 
 
 def broadcast(
@@ -146,7 +146,7 @@ def reduce(
     [None, array([3, 3]), None]
     """
     return cast("Array | None", result_of(
-        comm, "reduce", x, algorithm, out, root=root, reduce=reduce, commutative=commutative))
+        comm, "reduce", x, algorithm, out, root=root, reduce=reduce, commutative=commutative, leaves="whole on root"))
 
 
 def scatter(
@@ -168,7 +168,7 @@ def scatter(
     >>> spawn(lambda comm: scatter(comm, np.arange(5) * (comm.rank == 0)).tolist(), ranks=3)
     [[0, 1], [2, 3], [4]]
     """
-    return cast("Array", result_of(comm, "scatter", x, algorithm, out, root=root))
+    return cast("Array", result_of(comm, "scatter", x, algorithm, out, root=root, leaves="chunk"))
 
 
 def gather(
@@ -191,7 +191,8 @@ def gather(
     >>> spawn(lambda comm: gather(comm, [comm.rank, -comm.rank]), ranks=2)
     [array([ 0,  0,  1, -1]), None]
     """
-    return cast("Array | None", result_of(comm, "gather", shard, algorithm, out, root=root))
+    return cast("Array | None", result_of(
+        comm, "gather", shard, algorithm, out, root=root, brings="chunk", leaves="whole on root"))
 
 
 def all_to_all(

@@ -1,12 +1,12 @@
 """A collective on whole arrays: the input is only read, the result lies in fresh memory or in `out`."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.collectives.choosing import named
-from zerosim.collectives.kinds import COLLECTIVE_KINDS, own
+from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Reduction
 from zerosim.core.errors import CollectiveError
@@ -23,43 +23,46 @@ ASSOCIATIVE = (
 def result_of(
     comm: Communicator, collective: str, x: npt.ArrayLike, algorithm: str, out: Array | None, *,
     root: int | None = None, reduce: Reduction | None = None, commutative: bool = True,
+    brings: Literal["whole", "chunk"] = "whole", leaves: Literal["whole", "chunk", "whole on root"] = "whole",
 ) -> Any:
     """This rank's result of a collective in place on a copy of `x`; None on a rank without one.
 
-    `root` and `reduce` are given to the collectives that have them.
+    `root` and `reduce` are given to the collectives that have them. What a rank brings and has in the end is said here
+    again, so that the table of kinds, by which proofs and laws judge these functions, has no part in them.
     """
-    kind, x, rank, size = COLLECTIVE_KINDS[collective], np.asarray(x), comm.rank, comm.size
+    x, rank, size = np.asarray(x), comm.rank, comm.size
     integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
     if root is not None and not (integer and 0 <= root < size):
         raise CollectiveError(f"root={root!r} is not a rank of {size}; give an integer from 0 to {size - 1}")
-    gathers, scatters = kind.brings is own, kind.leaves is own
-    count = whole_length(comm, x, out) if gathers else x.size
+    count = x.size if brings == "whole" else whole_length(comm, x, out)
     chosen = named(collective, algorithm, size, count * x.itemsize, commutative=commutative)
     name = getattr(reduce, "__name__", "")
     if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(f"np.{name} is not associative, so the grouping of ranks would change the result; use "
                               f"one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}")
-    out = None if kind.leaves(rank, root or 0) is None else out
-    if not gathers:
-        start, stop = bounds(count, size)[rank]
-        check_out(out, (stop - start,) if scatters else x.shape, x.dtype)
+    has_result = leaves != "whole on root" or rank == root
+    out, mine = out if has_result else None, slice(*bounds(count, size)[rank])
+    if brings == "whole":
+        check_out(out, (mine.stop - mine.start,) if leaves == "chunk" else x.shape, x.dtype)
 
-    outgoing = split(x.flatten(), size) if "outgoing" in kind.parameters else None
-    in_out = out is not None and out.flags.c_contiguous and not scatters
+    parameters = COLLECTIVE_KINDS[collective].parameters
+    outgoing = split(x.flatten(), size) if "outgoing" in parameters else None
+    in_out = out is not None and out.flags.c_contiguous and leaves != "chunk"
     flat = out.reshape(-1) if in_out and out is not None else np.empty(count, x.dtype)
+    (flat if brings == "whole" else flat[mine])[...] = x.reshape(-1)
     chunks = split(flat, size)
-    (chunks[rank] if gathers else flat)[...] = x.reshape(-1)
     views = {"vector": flat, "chunks": chunks, "outgoing": outgoing, "incoming": chunks}
-    chosen.function(comm, *(views[name] for name in kind.parameters),
+    chosen.function(comm, *(views[name] for name in parameters),
                     *(argument for argument in (root, reduce) if argument is not None))
 
-    left = kind.left(flat, rank, size, root or 0)
-    if left is None or in_out:
-        return None if left is None else out
-    if out is None:    # a chunk in memory of its own, so that the vector it was cut from can be freed
-        return left.copy() if scatters else left if gathers else left.reshape(x.shape)
-    out[...] = left.reshape(out.shape)
-    return out
+    if not has_result or in_out:
+        return out
+    if out is not None:
+        out[...] = (flat[mine] if leaves == "chunk" else flat).reshape(out.shape)
+        return out
+    if leaves == "chunk":    # in memory of its own, so that the vector it was cut from can be freed
+        return flat[mine].copy()
+    return flat.reshape(x.shape) if brings == "whole" else flat
 
 
 def whole_length(comm: Communicator, shard: Array, out: Array | None) -> int:

@@ -344,19 +344,19 @@ def check_order(proof: Proof, case: Case) -> None:
 def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
     """The first sum in another order than the declared one, which gets each rank's part of a chunk as a vector."""
     terms_of = {element: terms for (_, element), terms in case.expected.items()}
-    declared: list[Symbol] = []
+    declared: dict[int, Symbol] = {}
     try:
         for chunk, (start, stop) in enumerate(bounds(case.count, case.size)):
-            contributions = zip(*(terms_of[element] for element in range(start, stop)), strict=True)
+            elements = [element for element in range(start, stop) if element in terms_of]
+            contributions = zip(*(terms_of[element] for element in elements), strict=True)
             vectors = [np.array(contribution, object) for contribution in contributions]
-            declared += [symbol for _, symbol in zip(range(start, stop), order(vectors, chunk) if vectors else (),
-                                                     strict=True)]
+            declared.update(zip(elements, order(vectors, chunk) if vectors else (), strict=True))
     except Exception as error:
         what = f"the declared order of addition fails: {error_line(error, order)}"
         yield fault_at(case, *next(iter(case.expected)), what)
         return
     right: set[tuple[int, int]] = set()
-    for rank, element in case.places(declared):
+    for rank, element in case.places([declared.get(element, Blank(0)) for element in range(case.count)]):
         symbol, wanted, terms = case.last(rank)[element], declared[element], case.expected[rank, element]
         if (id(symbol), id(terms)) in right:
             continue
