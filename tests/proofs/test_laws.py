@@ -273,7 +273,7 @@ def all_reduce_that_waits(comm, x):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (all_reduce_that_raises, "KeyError: 'planted' (raised on rank 1 of 2)"),
+        (all_reduce_that_raises, "KeyError: 'planted', in line "),
         (all_reduce_of_another_dtype, " × float64 on rank 0; expected 0 × float32"),
         (all_reduce_of_another_length, "returned 0 × float64 on rank 0; expected 1 × float64"),
         (all_reduce_that_forgets_to_return, "returned None on rank 0: return the result"),

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.core.errors import CollectiveError, Deadlock, UsageError
+from zerosim.core.errors import Deadlock, UsageError
 from zerosim.core.orders import AddingOrder
 from zerosim.core.terms import Sum, Term, commuted, leaves
 from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
+from zerosim.proofs.ended import raised
 from zerosim.proofs.example import Example, SeenRun, seen_run
 from zerosim.proofs.proof import LIMIT_SECONDS, prove
 from zerosim.proofs.subject import Subject, named_subject
@@ -96,12 +97,12 @@ class Examined:
                     return spawn(lambda comm: seen_run(self.subject, comm, x), x.size, seed=x.seed, sends=x.sends,
                                  limit_seconds=LIMIT_SECONDS)
                 except Exception as error:
-                    raise Failed(failure_line(error)) from error
+                    raise Failed(raised(error, self.subject.file)) from error
             try:
                 outcome: Any = seen_run(self.subject, channel(self.comm), x)
             except Exception as error:
                 where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
-                outcome = Failed(failure_line(error) + where)
+                outcome = Failed(raised(error, self.subject.file) + where)
         outcomes = broadcast_object(self.comm, gather_objects(self.comm, outcome))
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
         if not failures and (lost := sum(outcome.messages - outcome.received for outcome in outcomes)):
@@ -120,13 +121,6 @@ class Examined:
 def channel(comm: MpiCommunicator) -> MpiCommunicator:
     """The channel that examined functions use; all ranks make it together."""
     return comm.channel(PATIENCE_SECONDS)
-
-
-def failure_line(error: Exception) -> str:
-    """The message of an exception, and the rank that raised it, in one line."""
-    if isinstance(error, Deadlock | CollectiveError):
-        return str(error)
-    return f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}".strip()
 
 
 Sides = tuple[Sequence[Any], Sequence[Any]]
