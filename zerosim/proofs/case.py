@@ -81,20 +81,14 @@ class Case:
     def words(self, elements: Iterable[int], whole: str = "the whole vector") -> str:
         """The chunks in which these elements are, in words."""
         chunks = sorted({self.chunk_of[element] for element in elements if element in self.chunk_of})
-        return whole if whole and len(chunks) == self.size > 1 else listed("chunk", chunks)
+        if whole and len(chunks) == self.size > 1:
+            return whole
+        return f"chunk{'s' * (len(chunks) > 1)} {joined([*map(str, chunks)])}" if chunks else "nothing"
 
 
 def terms(symbol: Any) -> list[Term | Blank]:
     """The contributions in a symbol, without other leaves."""
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
-
-
-def listed(what: str, numbers: Sequence[int]) -> str:
-    """
-    >>> listed("chunk", [2]), listed("rank", [0, 1, 3]), listed("chunk", [])
-    ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
-    """
-    return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
 
 
 def firsts(sums: Sequence[Symbol], start: int, stop: int) -> Iterator[int]:
