@@ -56,7 +56,7 @@ class Cell:
         return (f"({words})" if self.outside else words) + "✓" * self.complete
 
 
-State = Sequence[tuple[Cell, ...]]
+Vectors = Sequence[tuple[Cell, ...]]
 """The cells of every rank."""
 
 
@@ -74,7 +74,7 @@ class Schedule:
     chunks: int
     rounds: int
     messages: list[Message]
-    states: list[State]
+    states: list[Vectors]
     proof: Proof
 
     @property
@@ -158,7 +158,7 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     if subject.algorithm is None and not proof.faults:
         examine(proof, chunks, root, "rendezvous")
     promised = expected_terms(subject.kind, size, chunks, root)
-    states: list[State] = list(zip(*(history(recording, rank, promised) for rank in range(size)), strict=True))
+    states: list[Vectors] = list(zip(*(history(recording, rank, promised) for rank in range(size)), strict=True))
     if states[-1] == states[-2]:
         states.pop()
     messages = sorted(recording.messages, key=lambda sent: (sent.round, sent.to))

@@ -51,7 +51,7 @@ SAME = {"reduce": "reduce_scatter", "keep_shard": "keep"}
 """Verbs that stand for another one."""
 
 
-class Place(NamedTuple):
+class NthCall(NamedTuple):
     """A call in a step: its verb, or the one that it stands for, its unit, and its number among those."""
 
     verb: str
@@ -71,7 +71,7 @@ class VerbCall:
     unit: str
     given: dict[str, Any]
     line: int
-    alive: set[Place]
+    alive: set[NthCall]
     """The earlier calls whose results are in memory as it begins."""
     gave: dict[str, Any] = field(default_factory=dict)
     result: Callable[[], Any] = lambda: None
@@ -86,7 +86,7 @@ class VerbCall:
         return words.format(self.line) if self.line else ""
 
 
-Calls = dict[Place, VerbCall]
+Calls = dict[NthCall, VerbCall]
 """The calls of a step on one rank, in their order; one that returned ends with a call of `return`."""
 
 Log = dict[tuple[int, int], Calls]
@@ -105,7 +105,7 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
             kind, own = SAME.get(verb, verb), given[0] if VERBS[verb].own else None
             copies = (copied(replica, argument, own) for argument in given[bool(unit) :])
             call = VerbCall(verb, unit, dict(zip(VERBS[verb].given, copies, strict=False)), line_in(file), alive)
-            calls[Place(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))] = call
+            calls[NthCall(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))] = call
             return call
 
         def noting(verb: str, method: Callable[..., Any]) -> Callable[..., Any]:

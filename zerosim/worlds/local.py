@@ -272,7 +272,7 @@ class _World:
             raise has_ended()
         mail = self.mail[source, rank]
         if not mail:
-            self._wait(rank, MESSAGE, source)
+            self.wait(rank, MESSAGE, source)
         arrived = mail.popleft()
         if not mail and self._waits(source, RECEIPT, rank):
             self._wake(source)
@@ -280,16 +280,13 @@ class _World:
 
     def await_receipt(self, rank: int, to: int) -> None:
         if self.mail[rank, to]:
-            self._wait(rank, RECEIPT, to)
-
-    def stop(self, rank: int) -> None:
-        self._wait(rank, STOPPED, rank)
+            self.wait(rank, RECEIPT, to)
 
     def _waits(self, rank: int, what: str, whom: int) -> bool:
         wait = self.waits_for[rank]
         return wait is not None and wait.what == what and wait.whom == whom
 
-    def _wait(self, rank: int, what: str, whom: int) -> None:
+    def wait(self, rank: int, what: str, whom: int) -> None:
         self.waits_for[rank] = Wait(what, whom, HERE.get())
         self._pass_turn()
         self.turns[rank].acquire()
@@ -350,7 +347,7 @@ class LocalCommunicator(ExchangesTogether):
 
     def stop(self) -> None:
         """Block until the world ends."""
-        self._world.stop(self.rank)
+        self._world.wait(self.rank, STOPPED, self.rank)
 
     def _check_send(self, outgoing: Payload, to: int) -> None:
         check_rank(to, self.size, "to")
