@@ -61,7 +61,9 @@ SOLUTIONS = {
                                          publish="")},
     "4_variants": {"reduce_scatter_left": WALK.format(" + 1", " + 2", ", reduce=reduce").replace("- step", "+ step")
                    .replace("to=right", "to=\0").replace("left(", "right(").replace("to=\0", "to=left"),
-                   "zero2_each_part_step": STEP.format(keep="keep_shard", **SHARE)},
+                   "zero2_each_part_step": STEP.format(keep="keep_shard", **SHARE).replace(
+                       "part in replica.parts(batch)", "x, y in zip(batch.inputs, batch.targets, strict=True)").replace(
+                       "part.inputs", "[x]").replace("part.targets", "[y]").replace("part.counted", "batch.counted")},
 }
 
 
