@@ -128,7 +128,7 @@ def test_what_is_wrong_on_numbers_alone_is_noticed_by_check(wrong):
 def test_and_by_laws(wrong):
     claims = {"order": orders.rank_order} if hasattr(wrong, "order") else {}
     with pytest.raises(LawBroken):
-        laws.check(getattr(wrong, "function", wrong), collective="all_reduce", **claims)
+        laws.check(getattr(wrong, "function", wrong), collective="all_reduce", examples=40, **claims)
 
 
 def test_the_bits_of_a_copied_nan_count():
@@ -154,7 +154,7 @@ def doubling_all_reduce(comm, x):
 def test_a_recursive_doubling_is_right_for_all_three_tools():
     assert prove(subject(doubling_all_reduce), 4).holds
     assert zs.check(doubling_all_reduce).passed
-    assert "every_rank_holds_the_same_bytes" in laws.check(doubling_all_reduce, examples=30)
+    assert "every_rank_holds_the_same_bytes" in laws.check(doubling_all_reduce, examples=10)
 
 
 def swapped_at_the_end(comm, chunks):
