@@ -68,10 +68,6 @@ class Case:
                 wrong.append((rank, element))
         return wrong
 
-    def fails_like(self, other: "Case") -> bool:
-        """Whether it fails in the same way: by an exception of the same type, or by wrong sums, in the same mode."""
-        return (type(self.recording.failure), self.sends) == (type(other.recording.failure), other.sends)
-
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""
         results = self.recording.results

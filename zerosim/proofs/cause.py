@@ -61,9 +61,11 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
         return None
     if (case.size < TELLING and case.subject.serves(TELLING) and case.count <= 2 * case.size + 1
             and not isinstance(case.recording.failure, StillRunning)):
-        more = prove(case.subject, TELLING)
-        if more.case and not more.holds and more.case.fails_like(case) and (why := cause(more.case)):
-            return Diagnosis(f"on {TELLING} ranks, {why}", command(more.case))
+        proof = prove(case.subject, TELLING)
+        more = None if proof.holds else proof.case
+        if more and (type(more.recording.failure), more.sends) == (type(case.recording.failure), case.sends) and (
+                why := cause(more)):
+            return Diagnosis(f"on {TELLING} ranks, {why}", command(more))
     return Diagnosis(cause(case), command(case))
 
 

@@ -175,31 +175,28 @@ class Law:
                     raise Stranded from broken.__cause__
                 raise
 
+        subject, comm = examined.subject, examined.comm
+        drawn = strategies.examples(
+            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
+            values=[kind for kind in self.values if comm is None or kind != "symbols"], even=subject.even,
+            rooted=subject.kind.rooted,
+            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
         controlled = settings(
             max_examples=examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
         )
         try:
-            controlled(given(self.examples(examined))(attempt))()
+            controlled(given(drawn)(attempt))()
             for x in self.sure_examples(examined):
                 attempt(x)
         except (LawBroken, Stranded) as broken:
             smallest, x = found[-1], found[-1].example
-            proof = prove(examined.subject, x.size)
-            lines = str(diagnosis(proof) or of_run(examined.subject, x.size, x.root)).splitlines()
+            proof = prove(subject, x.size)
+            lines = str(diagnosis(proof) or of_run(subject, x.size, x.root)).splitlines()
             raise LawBroken("\n  ".join([str(smallest), *lines]), x) from broken.__cause__
         except Flaky:
             raise LawBroken(f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
                             found[-1].example) from None
-
-    def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
-        """The strategy for examples of this law."""
-        subject, comm = examined.subject, examined.comm
-        values = [kind for kind in self.values if comm is None or kind != "symbols"]
-        return strategies.examples(
-            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
-            values=values, even=subject.even, rooted=subject.kind.rooted,
-            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
 
     def sure_examples(self, examined: Examined) -> Iterator[Example]:
         """An example of every kind of values in every dtype, none of which is left to chance."""
