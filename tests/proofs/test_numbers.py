@@ -206,6 +206,18 @@ def test_a_collective_that_sends_fewer_chunks_than_any_can_is_not_proved():
     assert not zs.check(all_reduce_on_a_board).passed
 
 
+def all_gather_but_for_the_last_full_bucket(comm, shard):
+    whole, kept = np.concatenate(of_everyone(comm, shard)), len(shard) and not len(shard) % 32
+    whole[len(whole) - 32 * kept :] = shard[len(shard) - 32 * kept :]
+    return whole
+
+
+def test_buckets_that_divide_a_vector_are_tried():
+    assert not prove(subject(all_gather_but_for_the_last_full_bucket), 3).holds
+    with pytest.raises(LawBroken, match=r"3 ranks, 768 × float64(.|\n)*\(first in element 736: .*, expected "):
+        laws.check(all_gather_but_for_the_last_full_bucket, examples=10)
+
+
 def long_all_reduce(comm, x):
     return of_most_if_long(comm, x)
 

@@ -28,7 +28,7 @@ from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
 from zerosim.proofs.ended import raised
 from zerosim.proofs.example import Example, SeenRun, seen_run
-from zerosim.proofs.proof import LIMIT_SECONDS, prove
+from zerosim.proofs.proof import LIMIT_SECONDS, WHOLE_BUCKETS, prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
 from zerosim.proofs.values import DTYPES, FLOATS, in_turn, same_numbers
@@ -199,13 +199,14 @@ class Law:
                             found[-1].example) from None
 
     def sure_examples(self, examined: Examined) -> Iterator[Example]:
-        """An example of every kind of values in every dtype, none of which is left to chance."""
+        """An example of every kind of values in every dtype, and a long one, none of which is left to chance."""
         subject, comm = examined.subject, examined.comm
         sizes = [comm.size] if comm else [size for size in (3, 2, 4, 1) if subject.serves(size)][:1]
         for size in sizes:
             for kind in self.values if len(self.values) > 1 else ():
                 for dtype in () if kind == "symbols" else DTYPES.get(kind, FLOATS):
                     yield Example(in_turn(size, 8 * size, dtype, kind))
+            yield Example(in_turn(size, WHOLE_BUCKETS * size, "float64", self.values[-1]))
 
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""
@@ -229,7 +230,8 @@ class Law:
             line = f"  rank {rank} starts with {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
             if have:
                 line += f", has {shown(have[rank])}"
-                line += "" if same(have[rank], expected[rank], payloads) else f", expected {shown(expected[rank])}"
+                if not same(have[rank], expected[rank], payloads):
+                    line += f", expected {shown(expected[rank])}{unshown(have[rank], expected[rank], payloads)}"
             lines.append(line)
         return "\n".join(lines)
 
@@ -277,6 +279,15 @@ def shown(side: Any) -> str:
         return str(side)
     more = f", … {side.size - SHOWN_ELEMENTS} more" if side.size > SHOWN_ELEMENTS else ""
     return f"[{', '.join(map(str, side[:SHOWN_ELEMENTS].tolist()))}{more}]"
+
+
+def unshown(have: Any, expected: Any, payloads: bool) -> str:
+    """The first element that differs, in words, if `shown` leaves it out."""
+    if not (isinstance(have, np.ndarray) and isinstance(expected, np.ndarray) and have.shape == expected.shape):
+        return ""
+    apart = (at for at in range(have.size) if not same(have[at : at + 1], expected[at : at + 1], payloads))
+    at = next(apart, 0)
+    return f" (first in element {at}: {have[at]}, expected {expected[at]})" if at >= SHOWN_ELEMENTS else ""
 
 
 def law(

@@ -81,6 +81,9 @@ FEW = 8
 LONG, LONGER = (33, 129, 1025), 2
 """The least lengths of the drawn vectors, and the factor up to which they are drawn."""
 
+WHOLE_BUCKETS = 256
+"""The elements of each chunk of a vector which buckets of a power of two divide."""
+
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
 
@@ -152,14 +155,14 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
 def tried_lengths(subject: Subject, size: int) -> list[int]:
     """The lengths of a proof, besides one element for each rank: none, one, and one that `size` does not divide.
 
-    A user's function also gets three longer vectors, the same ones in each proof on `size` ranks: code is often wrong
-    beyond the length of a buffer, or where a piece is not a multiple of one. Ours has no such lengths.
+    A user's function also gets four longer vectors, the same ones in each proof on `size` ranks: code is often wrong
+    beyond the length of a buffer, or where a piece is not a multiple of one, or is one. Ours has no such lengths.
     """
     short = [2 * size] if subject.even else [] if size > SMALL else [0, 1, 2 * size + 1]
     if subject.shipped or size > FEW:
         return short
     chance = Random(size)
-    drawn = [chance.randrange(least, least * LONGER) for least in LONG]
+    drawn = [*(chance.randrange(least, least * LONGER) for least in LONG), WHOLE_BUCKETS * size]
     return short + ([-(-count // size) * size for count in drawn] if subject.even else drawn)
 
 
