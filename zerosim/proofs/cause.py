@@ -170,14 +170,18 @@ def waiting(case: Case) -> str | None:
 
 
 def in_another_place(case: Case) -> str | None:
-    """The complete chunk that is returned in the place of another; None if the first wrong place is not complete."""
+    """The complete chunk, or element, that is returned in the place of another; None if the first wrong one is not
+    complete."""
     if case.subject.manner != "array" or not case.wrong:
         return None
-    rank, element = case.wrong[0]
-    returned, due = Counter(terms(case.last(rank)[element])), case.chunk_of[element]
-    complete = (expected for expected in case.expected.values() if Counter(expected) == returned)
-    chunk = next((case.chunk_of[expected[0].element] for expected in complete), due)
-    return None if chunk == due else f"rank {rank} returns chunk {chunk}, complete, where chunk {due} is due"
+    rank, due = case.wrong[0]
+    returned = Counter(terms(case.last(rank)[due]))
+    element = next((at for (_, at), expected in case.expected.items() if at != due and Counter(expected) == returned),
+                   None)
+    if element is None:
+        return None
+    has, wants = (f"{f'element {at} of ' * (case.count > case.size)}chunk {case.chunk_of[at]}" for at in (element, due))
+    return f"rank {rank} returns {has}, complete, where {wants} is due"
 
 
 # The first message that differs.
