@@ -44,13 +44,13 @@ def check_tags(comm):
     MPI.COMM_WORLD.Barrier()
     one.send(np.full(2, comm.rank), to=right(comm))
     other.send(np.full(3, 10 * comm.rank), to=right(comm))
-    found = np.zeros(3, int), np.zeros(2, int)
-    other.recv(into=found[0], source=left(comm))
-    one.recv(into=found[1], source=left(comm))
-    assert [each.tolist() for each in found] == [[10 * left(comm)] * 3, [left(comm)] * 2]
+    arrived = np.zeros(3, int), np.zeros(2, int)
+    other.recv(into=arrived[0], source=left(comm))
+    one.recv(into=arrived[1], source=left(comm))
+    assert [array.tolist() for array in arrived] == [[10 * left(comm)] * 3, [left(comm)] * 2]
     other.timeout_seconds = 0.05
     with pytest.raises(Deadlock, match=r"waited 0\.05 s for a message from rank"):
-        other.recv(into=found[0], source=left(comm))
+        other.recv(into=arrived[0], source=left(comm))
     with pytest.raises(CollectiveError, match="tag=-1: tags are whole numbers from 0 to "):
         channel.tagged(-1)
     MPI.COMM_WORLD.Barrier()

@@ -29,17 +29,17 @@ EXAMPLES = ("lion/lion.py:lion", "residual_mlp/residual.py:residual", "mixture_o
 
 def graded(folder, capsys, name):
     code = main(["check", f"{folder / 'mine.py'}:{name}"])
-    found = capsys.readouterr()
-    return code, " ".join(f"{found.out} {found.err}".split())
+    said = capsys.readouterr()
+    return code, " ".join(f"{said.out} {said.err}".split())
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_hold(name, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     assert main(["check", f"{tmp_path / 'mine.py'}:{name}", "--json", str(tmp_path / "found.json")]) == 0
-    found = [json.loads(line) for line in (tmp_path / "found.json").read_text().splitlines()]
-    assert {claim["part"].rpartition(":")[2] for claim in found} == {name}
-    assert {(claim["state"], claim["complaint"]) for claim in found} == {("holds", None)}
+    claims = [json.loads(line) for line in (tmp_path / "found.json").read_text().splitlines()]
+    assert {claim["part"].rpartition(":")[2] for claim in claims} == {name}
+    assert {(claim["state"], claim["complaint"]) for claim in claims} == {("holds", None)}
 
 
 @pytest.mark.parametrize("name", skeletons())
@@ -102,9 +102,9 @@ def test_a_collective_of_no_kind_is_refused_at_the_prompt():
     def doubling(comm, chunks):
         """All-gather that serves everybody wrongly."""
 
-    found = zs.check(doubling)
-    assert "let the function's name contain it" in str(found)
-    assert not found.passed
+    check = zs.check(doubling)
+    assert "let the function's name contain it" in str(check)
+    assert not check.passed
 
 
 @pytest.mark.parametrize(("name", "said"), [

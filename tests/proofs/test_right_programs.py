@@ -22,5 +22,5 @@ def test_everything_holds(name, tmp_path, monkeypatch):
     file = tmp_path / f"{name}.py"
     file.write_text(PROGRAMS[name])
     module = load_file(str(file))
-    (function,) = (getattr(module, each) for each in EXERCISES if hasattr(module, each))
+    (function,) = (getattr(module, exercise) for exercise in EXERCISES if hasattr(module, exercise))
     assert parts.checked(str(file), as_exercise(function)).complaints == []

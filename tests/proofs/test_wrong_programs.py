@@ -27,9 +27,9 @@ PROGRAMS = FILES | {
 def told(file):
     """What is said of the one function in a file, by its check if it is an exercise, else by its proof or the laws."""
     module = load_file(str(file))
-    written = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == file.stem}
-    function = next(each for known in (EXERCISES.__contains__, collective_in)
-                    for name, each in written.items() if known(name))
+    written = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == file.stem}
+    function = next(value for known in (EXERCISES.__contains__, collective_in)
+                    for name, value in written.items() if known(name))
     if function.__name__ in EXERCISES:
         return "\n".join(checked(str(file), as_exercise(function)).complaints)
     if "By: laws" in file.read_text():

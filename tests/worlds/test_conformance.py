@@ -158,8 +158,8 @@ def sends_and_erases(self, outgoing, *, to):
 
 
 def exchanges_one_after_another(self, exchanges):
-    for each in exchanges:
-        Mailbox.exchange_all(self, [each])
+    for exchange in exchanges:
+        Mailbox.exchange_all(self, [exchange])
 
 
 def receives_from_the_left(self, outgoing, *, to, into, source, reduce=None):
