@@ -17,8 +17,6 @@ from zerosim.testing import LawBroken, laws
 HERE = Path(__file__).parent / "mistakes"
 FILES = {file.stem: file.read_text() for file in sorted(HERE.glob("*.py"))}
 EXERCISES = skeletons()
-
-
 PROGRAMS = FILES | {
     name: changed(program, HERE / "of")
     for name, program in tomllib.loads((HERE / "changed.toml").read_text()).items()}
