@@ -157,12 +157,12 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
     return (first, Sum(left, right)) if first <= second else (second, Sum(right, left))
 
 
-def symbols(rank: int, count: int, of: type[Term] | type[Blank] = Term) -> npt.NDArray[Any]:
+def symbols(rank: int, count: int, of: Callable[[int, int], Term | Blank] = Term) -> npt.NDArray[Any]:
     """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled."""
     return np.fromiter(_shared(of, rank, count), object)
 
 
 @lru_cache(maxsize=128)
-def _shared(of: type[Term] | type[Blank], rank: int, count: int) -> tuple[Term | Blank, ...]:
+def _shared(of: Callable[[int, int], Term | Blank], rank: int, count: int) -> tuple[Term | Blank, ...]:
     """The symbols of one kind and rank for `count` elements; runs of one proof share them."""
     return tuple(of(rank, element) for element in range(count))
