@@ -160,7 +160,7 @@ def test_groups_within_a_host_do_not_wait_for_the_network():
         cluster = cluster_of(ClusterKeys(devices_per_host=4), built.origin, 8)
         link = dataclasses.replace(cluster.between, bytes_per_second=cluster.between.bytes_per_second / slower)
         (config,) = prepare(built, labelled()).rows
-        calls = rehearse(config, dataclasses.replace(cluster, between=link), traced=True).clock.step.spans
+        calls = rehearse(config, dataclasses.replace(cluster, between=link), traced=True).clock.spans
         return sum(span.end_ns - span.begin_ns for span in calls if span.what == "all_gather")
 
     assert step_ns(4, 1) == step_ns(4, 1000)

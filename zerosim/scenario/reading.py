@@ -11,7 +11,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -20,7 +20,7 @@ import msgspec
 from msgspec.inspect import DataclassType, Metadata, Type, UnionType, VarTupleType, type_info
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.scenario.values import AnyInteger, Finite, names_in, shortened, shown, within, words
 
 KeyPath = tuple[str | int, ...]
@@ -241,9 +241,8 @@ def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: 
     if not wanted:
         return value
     try:
-        name, code = (value, origin.loader.load(value, origin.folder(path))) if isinstance(value, str) else (
-            code_of(value))
-        return Named(name, make(name, code.value), code.sha256)
+        given = origin.loader.load(value, origin.folder(path)) if isinstance(value, str) else named(value)
+        return replace(given, part=make(given.source, given.part))
     except UsageError as error:
         raise origin.error(f"{dotted(path)}: {error}", path) from error
 

@@ -26,14 +26,13 @@ from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.gathering import (
     PUBLISHING,
     Fill,
-    Filled,
     KeptUntilBackward,
     OfMatrices,
     Prefetched,
     Quantized,
-    RewritesMatrices,
     SecondCopy,
     WhenUsed,
+    filled,
 )
 from zerosim.stages.pipeline import Neighbours, Pipeline
 from zerosim.stages.replica import (
@@ -48,8 +47,8 @@ from zerosim.stages.replica import (
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
-from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
-from zerosim.stages.update import WeightUpdates
+from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, TrainingState
+from zerosim.stages.update import UpdateRule
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.groups import RanksOfPipeline, groups_of
@@ -122,7 +121,7 @@ def replica(
             gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
             broadcast=for_owners(buckets.broadcast, comm.named("broadcast", config.broadcast)),
         ),
-        publishing=publishing(config, config.rule),
+        publishing=publishing(config),
         gathering=gathering(config, second),
         overlap=second if config.parallel.overlap else None,
         allocate=allocate,
@@ -146,10 +145,10 @@ def on_rank(
     return own_replica, stepping(here, config.stage, observed, own_replica, neighbours, passes), passes
 
 
-def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
+def publishing(config: Config) -> Publishing:
     """The way of updated weights to the ranks that do not own them."""
     if config.of_matrices:
-        return OfMatrices(rule)
+        return OfMatrices()
     return PUBLISHING[config.parallel.publish if config.stage.publishes else "weights"]()
 
 
@@ -178,12 +177,11 @@ def stepping(
 
 
 def storage_of(
-    config: Config, allocate: Allocator, host: HostMemory, rule: WeightUpdates, instruments: Sequence[object]
-) -> tuple[Storage, WeightUpdates]:
-    """The storage of a row's states, and the update rule on that storage, which instruments observe."""
+    config: Config, allocate: Allocator, host: HostMemory, rule: UpdateRule, instruments: Sequence[object]
+) -> tuple[Storage, UpdateRule]:
+    """The storage of a row's states, and the update rule, which instruments observe."""
     updates = observed(rule, instruments, update="update", differences="update", apply="update")
-    storage = Storage(config.on_host, allocate, host)
-    return storage, StoredUpdates(updates, storage) if config.on_host else updates
+    return Storage(config.on_host, allocate, host), updates
 
 
 def shelf(config: Config, allocate: Allocator, host: HostMemory, groups: TapeGroups) -> Shelf:
@@ -235,7 +233,7 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
 def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None = None) -> Gathering:
     """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
     secondary, quantized = config.parallel.secondary_ranks, config.weights_wire
-    fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
+    fill: Fill = filled if quantized is None else Quantized(wire or quantized)
     if secondary:
         fill = SecondCopy(secondary, fill)
     if config.parallel.prefetch:

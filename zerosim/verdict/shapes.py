@@ -174,7 +174,7 @@ def on_shapes(
     storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
     wire = config.gradients_wire and SilentWire(config.gradients_wire)
     return replace(
-        built, norms=norms, storage=storage, rule=updates, publishing=publishing(config, rule), gathering=gathering,
+        built, norms=norms, storage=storage, rule=updates, publishing=publishing(config), gathering=gathering,
         overlap=reducing if config.parallel.overlap else None,
         collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, wire)))
 
