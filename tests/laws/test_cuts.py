@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.laws.running import Refused, prepared
+from tests.laws.runs import Refused, prepared
 from tests.laws.scenarios import GPT, in_sections
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
 from zerosim.training.keeping import with_checkpoints

@@ -10,7 +10,7 @@ import pytest
 
 from tests.laws.digests import differences, settings_left
 from tests.laws.draws import DRAWS, SAME, toml
-from tests.laws.running import Refused, prepared, run
+from tests.laws.runs import Refused, prepared, run
 from tests.laws.scenarios import CORNERS, GPT, MLP, PIPE, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.training import one_function
@@ -21,7 +21,7 @@ SAMPLE = [draw for first in range(7) for draw in DRAWS[:77][first::7]]
 """Corners of one kind lie apart, so that a fault is soon found."""
 
 
-@pytest.mark.parametrize("number", one_in(3, range(len(SAMPLE))))
+@pytest.mark.parametrize("number", one_in(4, range(len(SAMPLE))))
 def test_a_recorded_draw_is_one_process_and_has_the_recorded_bits_and_figures(number):
     settings = settings_left(SAMPLE[number]["settings"])
     ran = run(prepared(settings))

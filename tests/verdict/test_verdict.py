@@ -18,7 +18,7 @@ from zerosim.core.comm import left, right
 from zerosim.core.parts import Named
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
-from zerosim.stages.adding import ADDITIONS, in_order, itself
+from zerosim.stages.adding import ADDITIONS, in_order
 from zerosim.verdict import flows, traffic
 from zerosim.verdict.diagnosis import ulps_apart
 
@@ -30,7 +30,7 @@ def instead_of(name, function):
 
 def plant_addition(monkeypatch, reduce_scatter):
     """Let stages add by another reduce-scatter than the ring's."""
-    planted = in_order(left_to_right, instead_of("ring.reduce_scatter", reduce_scatter), itself)
+    planted = in_order(left_to_right, instead_of("ring.reduce_scatter", reduce_scatter))
     monkeypatch.setitem(ADDITIONS, "ring", planted)
 
 

@@ -26,13 +26,13 @@ from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.gathering import (
     PUBLISHING,
     Fill,
-    Filled,
     KeptUntilBackward,
     OfMatrices,
     Prefetched,
     Quantized,
     SecondCopy,
     WhenUsed,
+    filled,
 )
 from zerosim.stages.pipeline import Neighbours, Pipeline
 from zerosim.stages.replica import (
@@ -46,7 +46,7 @@ from zerosim.stages.replica import (
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
-from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
+from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, TrainingState
 from zerosim.training.buckets import Buckets
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
@@ -126,7 +126,7 @@ def replica(
             partitioned(kept, group, allocate) if parallel.partition_activations else kept, over(groups, perform),
             arithmetic.output, parallel.recompute_keeps, policy or arithmetic.policy, config.model.loss_over,
         )),
-        rule=StoredUpdates(rule, storage) if config.on_host else rule,
+        rule=rule,
         reduction=GradientReduction(
             wire=arithmetic.wire,
             accumulates_in_float32=arithmetic.accumulates_in_float32,
@@ -141,7 +141,7 @@ def replica(
             gather_norms=for_owners(chunked, comm.named("gather_norms", ring.all_gather)),
             broadcast=for_owners(Buckets(parallel.bucket_bytes).broadcast, comm.named("broadcast", config.broadcast)),
         ),
-        publishing=OfMatrices(parts.rule) if by_matrix else PUBLISHING[
+        publishing=OfMatrices() if by_matrix else PUBLISHING[
             parallel.publish if stage.publishes else "weights"](),
         gathering=gathering(config, parts.gathers, parts.weights_wire or arithmetic.weights_wire),
         overlap=parts.reducing if parallel.overlap else None,
@@ -226,7 +226,7 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
 def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None) -> Gathering:
     """Stage III's gathering of weights, which `wire` quantises."""
     secondary = config.parallel.secondary_ranks
-    fill: Fill = Filled() if wire is None else Quantized(wire)
+    fill: Fill = filled if wire is None else Quantized(wire)
     if secondary:
         fill = SecondCopy(secondary, fill)
     if config.parallel.prefetch:

@@ -183,7 +183,7 @@ class Config(Row):
     @property
     def accumulation(self) -> str:
         """The accumulation that the row uses; if the requested one is impossible, `boundary`."""
-        requested = "micro_batch" if self.stage.reduces_each else self.parallel.accumulation
+        requested = "micro_batch" if self.stage.reduces_parts else self.parallel.accumulation
         possible = self.block > 1 and (requested != "micro_batch" or self.stage.may_reduce_parts)
         return requested if possible else "boundary"
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zerosim.autograd.operations.losses import UNCOUNTED, counted, cross_entropy
 from zerosim.core.allocation import Array
 from zerosim.core.bits import little_endian
-from zerosim.core.errors import ScenarioError
+from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
@@ -181,15 +181,12 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
     Raises `ScenarioError` with the first name, shape or dtype that differs from the model's.
     """
     source = scenario.model.weights
-
-    def fault(message: str) -> ScenarioError:
-        return scenario.origin.error(f"model.weights {shown(source)}: {message}", KEY)
-
     if not source:
         return None
-    file = weights_file(source, fault, scenario.origin.folder(KEY))
-    for problem in problems(file, config):
-        raise fault(problem)
+    with scenario.origin.blaming(KEY, value=source):
+        file = weights_file(source, scenario.origin.folder(KEY))
+        for problem in problems(file, config):
+            raise UsageError(problem)
     return file
 
 
