@@ -2,15 +2,17 @@
 
 import re
 
+import pytest
+
 import zerosim as zs
 from tests.documents import site
 from zerosim.commands.cli import COMMANDS
 from zerosim.scenario import shipped
 
 
-def test_every_command_and_module_has_its_place():
-    assert [name for name in COMMANDS if f"## zerosim {name}\n" not in site.commands()] == []
-    api = site.api()
+def test_every_command_and_module_has_its_place(built):
+    commands, api = ((built[0] / "docs" / page).read_text() for page in ("cli.md", "api.md"))
+    assert [name for name in COMMANDS if f"## zerosim {name}\n" not in commands] == []
     assert [name for name in zs.__all__ if not re.search(rf"^### zerosim(\.comm)?\.{name}$", api, re.M)] == []
     assert "zerosim.show(\n" in api
     assert "### zerosim.extend.stage\n" in api
@@ -32,15 +34,22 @@ def contents():
             for path in site.ROOT.glob(pattern)}
 
 
-def test_building_the_site_changes_no_document(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The gathered site, and what git tracked before and after."""
+    folder, before = tmp_path_factory.mktemp("site"), contents()
+    site.gather(folder / "docs")
+    return folder, before, contents()
+
+
+def test_building_the_site_changes_no_document(built):
     """The recipe of `make docs` without mkdocs, whose folders are those of `mkdocs.yml`."""
     recipe = (site.ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
     ours = re.findall(r"\$\(BIN\)/python -m (\S+) ?(.*)", recipe)
     assert {module for module, _ in ours} == {"tests.documents.site"}
-    before = contents()
-    site.gather(tmp_path / "docs")
-    assert contents() == before
-    assert (tmp_path / "docs/README.md").is_file()
+    folder, before, after = built
+    assert before == after
+    assert (folder / "docs/README.md").is_file()
     config = (site.ROOT / "mkdocs.yml").read_text()
     assert "docs_dir: build/docs\nsite_dir: build/site\n" in config
 
@@ -56,11 +65,11 @@ def test_links_to_folders_become_text_and_files_are_copied(tmp_path, monkeypatch
     assert (tmp_path / "out" / "code" / "a.py").read_text() == "1\n"
 
 
-def test_a_picture_has_a_dark_twin_with_the_same_colours(tmp_path):
-    site.gather(tmp_path)
-    page = (tmp_path / "docs/lessons/2_zero.md").read_text()
+def test_a_picture_has_a_dark_twin_with_the_same_colours(built):
+    folder = built[0] / "docs"
+    page = (folder / "docs/lessons/2_zero.md").read_text()
     assert re.search(r"\(../pictures/kept.svg#only-light\)!\[.*\]\(../pictures/kept.dark.svg#only-dark\)", page)
-    light, dark = ((tmp_path / f"docs/pictures/kept{kind}.svg").read_text() for kind in ("", ".dark"))
+    light, dark = ((folder / f"docs/pictures/kept{kind}.svg").read_text() for kind in ("", ".dark"))
     assert 'fill="white"' in light
     assert not re.search('fill="(white|#000)"', dark)
     assert {*re.findall("#[0-9a-f]{6}", light)} <= {*re.findall("#[0-9a-f]{6}", dark)}

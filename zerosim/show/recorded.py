@@ -6,17 +6,18 @@ A step of a stage, of the library, of a learner or of a user, is recorded in a s
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import ScenarioError, UsageError, ZerosimError
-from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
-from zerosim.proofs.subject import asked_subject
+from zerosim.proofs.subject import subject_on_hosts
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
@@ -65,7 +66,7 @@ def shown(
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    collective = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
+    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, list(STAGES))
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
@@ -94,15 +95,12 @@ def stage_in(subject: Any, loader: Loader) -> str | Named | None:
     """
     if isinstance(subject, str) and subject in STAGES:
         return subject
-    if isinstance(subject, str):
-        if not is_python(subject):
-            return None
-        name, code = subject, loader.load(subject)
-    else:
-        name, code = code_of(subject)
-    part = code.value
+    if isinstance(subject, str) and not is_python(subject):
+        return None
+    given = loader.load(subject) if isinstance(subject, str) else named(subject)
+    part = given.part
     is_step = inspect.isfunction(part) and list(inspect.signature(part).parameters) == ["replica", "batch"]
-    return Named(name, as_stage(name, part), code.sha256) if is_step or isinstance(part, Stage) else None
+    return replace(given, part=as_stage(given.source, part)) if is_step or isinstance(part, Stage) else None
 
 
 def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedStep:

@@ -28,7 +28,7 @@ def on_tape(subject: Any, loader: Loader) -> Operation | None:
     ('copy_to', None)
     """
     if isinstance(subject, str):
-        subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
+        subject = loader.load(subject).part if is_python(subject) else TAPE_COLLECTIVES.get(subject)
     return subject if isinstance(subject, Operation) else None
 
 

@@ -58,10 +58,8 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
                           arguments.double)
     if arguments.judge:
         return judge(arguments, asked)
-    words = [*filter(None, [None if arguments.module else arguments.script]), *arguments.arguments]
-    if arguments.module:
-        words = [arguments.module, *filter(None, [arguments.script]), *arguments.arguments]
-    elif not arguments.script or not os.path.isfile(arguments.script):
+    words = [*filter(None, [arguments.module, arguments.script]), *arguments.arguments]
+    if not arguments.module and not os.path.isfile(arguments.script or ""):
         named = f" {arguments.script!r}" if arguments.script else ""
         raise UsageError(f"there is no script{named}; give a Python file, or -m and a module, after the flags")
     if ours:
@@ -76,13 +74,13 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
     if ours:
-        from zerosim.torch import over_zerosim  # noqa: PLC0415 - connects the ranks
+        from zerosim.torch import backend  # noqa: PLC0415 - connects the ranks
 
-        over_zerosim.take_groups()
+        backend.take_groups()
     body = partial(script, module=arguments.module)
     code = checked.run(asked, body) if arguments.check or arguments.record else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
-        print(over_zerosim.calls())
+        print(backend.calls())
     return code
 
 
@@ -111,7 +109,7 @@ def judge(arguments: argparse.Namespace, asked: checked.Asked) -> int:
     """Judge records: those of an earlier run, or of this one once its launcher is gone."""
     folder = Path(arguments.judge)
     if arguments.after:
-        return checked.stay(folder, arguments.after, asked)
+        return checked.stay(replace(asked, folder=str(folder)), arguments.after)
     if not any(folder.glob("rank?????")):
         raise UsageError(f"--judge {folder}: no records of ranks are there; name the folder of --records")
     with suppress(OSError, RecordError):

@@ -104,26 +104,6 @@ def bubble(passes: Passes, lasting: Mapping[str, int] = UNITS) -> Fraction:
     return 1 - Fraction(busy, length * len(passes)) if length else Fraction()
 
 
-BRACKETS = {"F": "{}", "B": "({})", "W": "[{}]"}
-
-
-def pass_lines(passes: Passes) -> list[str]:
-    """A line for each rank, a column for each unit of time: the number of the micro-batch, backward in brackets, and
-    backward of the weights in square ones.
-
-    >>> print(*pass_lines([[Slot("F", 0, 0), Slot("B", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]]), sep="\\n")
-     0   .   .  (0)
-     .   0  (0)  .
-    """
-    times = in_lockstep(passes)
-    length = 1 + max((begun[-1] for begun in times if begun), default=-1)
-    lines = []
-    for begun, slots in zip(times, passes, strict=True):
-        words = {at: BRACKETS[slot.what].format(slot.micro_batch) for at, slot in zip(begun, slots, strict=True)}
-        lines.append("".join(f"{words.get(at, '.'):^4}" for at in range(length)).rstrip())
-    return lines
-
-
 def faults(config: Config, passes: Sequence[Passes]) -> Iterator[str]:
     """The differences between the passes of each pipeline and the formulas, in words."""
     ranks, parallel = config.directions.pipeline, config.parallel

@@ -25,6 +25,8 @@ else:
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
 MAGIC = b"zerosim.records/3\n"
+KEPT = "a copy of "
+"""Before the name of a sharded tensor that is in no module and that the script keeps."""
 LEAST, MOST, SHORTEST = 128, 4096, 512
 """The buckets of a sketch: at least and at most so many, of this many elements if both allow it."""
 
@@ -152,14 +154,12 @@ class Gathered:
 
 @dataclass
 class Activation:
-    """The output of a module in the first micro-batch of a step: its digest, and the sketch of its gradient."""
+    """The output of a module in the first micro-batch of a step: its digest, and its gradient, if there was one."""
 
     module: str
     line: str
     bits: int = 0
-    sums: Array = field(default_factory=lambda: np.zeros(0))
-    squares: Array = field(default_factory=lambda: np.zeros(0))
-    roundoff: float = 0.0
+    gradient: Sketched | None = None
 
 
 @dataclass
