@@ -12,6 +12,7 @@ import pytest
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import Communicator, Exchange, left, right
 from zerosim.core.errors import CollectiveError
+from zerosim.worlds.objects import broadcast_object, gather_objects
 
 LARGE = 1 << 20  # bytes: above what an MPI library sends without asking the receiver
 UNITS = {
@@ -269,11 +270,12 @@ def check_wrong_dtype_is_refused(comm):
 def check_what_cannot_travel_is_refused(comm):
     read_only = np.zeros(1)
     read_only.flags.writeable = False
-    for refused, into in (("read-only", read_only), ("type list", [0.0]), ("type float64", np.float64(0))):
+    masked = ("masked", np.ma.zeros(1))
+    for refused, into in (("read-only", read_only), ("type list", [0.0]), ("type float64", np.float64(0)), masked):
         with pytest.raises(CollectiveError, match=f"into .*{refused}"):
             comm.recv(into=into, source=left(comm))
-    for refused, outgoing in (("list", [0.0]), ("float", 0.0), ("float64", np.float64(0))):
-        with pytest.raises(CollectiveError, match=f"outgoing .*type {refused}"):
+    for refused, outgoing in (("type list", [0.0]), ("type float", 0.0), ("type float64", np.float64(0)), masked):
+        with pytest.raises(CollectiveError, match=f"outgoing .*{refused}"):
             comm.send(outgoing, to=right(comm))
 
 
@@ -316,3 +318,13 @@ def check_bad_rank_is_refused(comm):
 CHECKS: list[Callable[[Communicator], None]] = [
     check for name, check in list(globals().items()) if name.startswith("check_")
 ]
+
+
+def objects_arrive(comm):
+    def told_by(rank):
+        return {"rank": rank, "path": [None, "ä" * 100_000, (1.5,)]}
+
+    everything = [told_by(rank) for rank in range(comm.size)]
+    for root in range(comm.size):
+        assert broadcast_object(comm, told_by(comm.rank), root=root) == told_by(root)
+        assert gather_objects(comm, told_by(comm.rank), root=root) == (everything if comm.rank == root else None)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.accuracy.figures import NEAR, TABLES, Compared, Figure, compare, errors, read
-from tests.accuracy.fitting import best_factors, courses_of, held_out, mean_error
+from tests.accuracy.fitting import SHARES, best_factors, held_out, mean_error, sensitivities_of
 from tests.accuracy.lines import shipped
 from zerosim.plan import planned_row
 from zerosim.plan.planned_row import kind_of
@@ -56,10 +56,10 @@ def refit(figures: Sequence[Figure], device: str, software: str) -> None:
     """Print the factors on the fitted numbers of a device and software, and the errors of held-out sources."""
     some = [each for each in figures if not each.memory and each.scenario.cluster.device == device
             and each.scenario.cluster.software == software]
-    courses = courses_of(some, ("product_share",) if software else ("product_share", "attention_share", "memory_share"))
-    factors = best_factors(courses)
-    print(f"{device} {software}: {factors}, mean error over sources {mean_error(courses, factors):.1%}")
-    for source, every in held_out(courses).items():
+    sensitivities = sensitivities_of(some, SHARES[:1] if software else SHARES)
+    factors = best_factors(sensitivities)
+    print(f"{device} {software}: {factors}, mean error over sources {mean_error(sensitivities, factors):.1%}")
+    for source, every in held_out(sensitivities).items():
         print(f"{source}: held out {sum(every) / len(every):.1%}")
 
 

@@ -8,8 +8,7 @@ from statistics import fmean
 
 from tests.accuracy.lines import VALUES, RunLine, keys_of, known, lines_of, rules_of, scenario_of, unplanned
 from zerosim.core.errors import UsageError, ZerosimError
-from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.planning import planned
+from zerosim.plan.planned_row import PlannedRow, rows_of
 from zerosim.scenario.schema import Scenario
 
 TABLES = ("mpt.csv", "outside.csv", "parallel.csv")
@@ -120,7 +119,7 @@ def compare(figures: Sequence[Figure]) -> tuple[list[Compared], list[str]]:
         of_run.setdefault(repr(each.scenario), []).append(each)
     for some in of_run.values():
         try:
-            (row,) = planned(some[0].scenario)
+            (row,) = rows_of(some[0].scenario)
             found += [Compared(each, each.of_plan(row), row.fits) for each in some]
         except ZerosimError as error:
             without += [f"{each.source}: {each.name}: {error}" for each in some]

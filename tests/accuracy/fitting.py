@@ -23,7 +23,7 @@ STEPS = (1.3, 1.1, 1.03, 1.01)
 
 
 @dataclass(frozen=True)
-class Course:
+class Sensitivity:
     """A figure's planned over its measured value, and the exponents with which it follows each number."""
 
     source: str
@@ -33,14 +33,14 @@ class Course:
     def error(self, factors: Mapping[str, float]) -> float:
         """The size of the error with changed numbers.
 
-        >>> Course("a", 2.0, {"product_share": -1.0}).error({"product_share": 2.0})
+        >>> Sensitivity("a", 2.0, {"product_share": -1.0}).error({"product_share": 2.0})
         0.0
         """
         return abs(self.ratio * prod(factors[name] ** each for name, each in self.exponents.items()) - 1)
 
 
-def courses_of(figures: Sequence[Figure], names: Sequence[str] = SHARES) -> list[Course]:
-    """The courses of figures; five plans each at most."""
+def sensitivities_of(figures: Sequence[Figure], names: Sequence[str] = SHARES) -> list[Sensitivity]:
+    """The sensitivities of figures; five plans each at most."""
     now, _ = compare(figures)
     near = {name: compare([replace(each.figure, scenario=changed(each.figure.scenario, name, NEARBY))
                            for each in now])[0] for name in names}
@@ -48,7 +48,7 @@ def courses_of(figures: Sequence[Figure], names: Sequence[str] = SHARES) -> list
     def exponents(at: int, planned: float) -> dict[str, float]:
         return {name: log(near[name][at].planned / planned) / log(NEARBY) for name in names}
 
-    return [Course(each.figure.source, each.planned / each.figure.measured, exponents(at, each.planned))
+    return [Sensitivity(each.figure.source, each.planned / each.figure.measured, exponents(at, each.planned))
             for at, each in enumerate(now)]
 
 
@@ -59,34 +59,34 @@ def changed(scenario: Scenario, name: str, factor: float) -> Scenario:
     return replace(scenario, cluster=replace(scenario.cluster, figures=figures))
 
 
-def mean_error(courses: Sequence[Course], factors: Mapping[str, float]) -> float:
+def mean_error(sensitivities: Sequence[Sensitivity], factors: Mapping[str, float]) -> float:
     """The mean over sources of their mean errors."""
-    sources = {each.source for each in courses}
-    return fmean(fmean(each.error(factors) for each in courses if each.source == source) for source in sources)
+    sources = {each.source for each in sensitivities}
+    return fmean(fmean(each.error(factors) for each in sensitivities if each.source == source) for source in sources)
 
 
-def best_factors(courses: Sequence[Course]) -> dict[str, float]:
+def best_factors(sensitivities: Sequence[Sensitivity]) -> dict[str, float]:
     """The factors on the numbers with the least mean error over sources.
 
-    >>> slow = Course("a", 2.0, {"product_share": -1.0})
-    >>> round(best_factors([slow, slow, Course("b", 2.0, {"product_share": -1.0})])["product_share"], 2)
+    >>> slow = Sensitivity("a", 2.0, {"product_share": -1.0})
+    >>> round(best_factors([slow, slow, Sensitivity("b", 2.0, {"product_share": -1.0})])["product_share"], 2)
     2.0
     """
-    factors = dict.fromkeys(courses[0].exponents, 1.0)
+    factors = dict.fromkeys(sensitivities[0].exponents, 1.0)
     for step in STEPS:
         better = True
         while better:
             tried = [factors, *(factors | {name: factors[name] * by} for name in factors for by in (step, 1 / step))]
-            best = min(tried, key=lambda each: mean_error(courses, each))
+            best = min(tried, key=lambda each: mean_error(sensitivities, each))
             better, factors = best is not factors, best
     return factors
 
 
-def held_out(courses: Sequence[Course]) -> dict[str, list[float]]:
+def held_out(sensitivities: Sequence[Sensitivity]) -> dict[str, list[float]]:
     """The errors of each source with numbers that are fitted to the others."""
     found = {}
-    for source in {each.source for each in courses}:
-        others = [each for each in courses if each.source != source]
-        factors = best_factors(others) if others else dict.fromkeys(courses[0].exponents, 1.0)
-        found[source] = [each.error(factors) for each in courses if each.source == source]
+    for source in {each.source for each in sensitivities}:
+        others = [each for each in sensitivities if each.source != source]
+        factors = best_factors(others) if others else dict.fromkeys(sensitivities[0].exponents, 1.0)
+        found[source] = [each.error(factors) for each in sensitivities if each.source == source]
     return found

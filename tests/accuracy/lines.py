@@ -197,23 +197,19 @@ def expert_ranks(line: RunLine) -> int:
     return max(min(int(line["expert"]), int(line["experts"])) * slices // pieces_of(line), 1)
 
 
-def mixture_of(line: RunLine) -> dict[str, Any]:
-    """The keys of a line's experts: an even load of queues that drop nothing."""
-    if not line.get("experts"):
-        return {}
-    slices = slices_of(line)
-    return {"kind": "mixture", "experts": int(line["experts"]) * slices,
-            "experts_per_token": int(line["experts_chosen"]) * slices, "inner": int(line["expert_inner"]) // slices,
-            "capacity_factor": 1.0, "queue_tokens": int(line["sequence"]) // pieces_of(line)}
-
-
 def model_of(line: RunLine, multiple: int) -> ModelKeys:
-    """The shape of a line's model, with a vocabulary padded to a multiple."""
+    """The shape of a line's model, with a vocabulary padded to a multiple; queues of experts are even and drop none."""
+    slices, mixture = slices_of(line), dict[str, Any]()
+    if line.get("experts"):
+        mixture = {"kind": "mixture", "experts": int(line["experts"]) * slices,
+                   "experts_per_token": int(line["experts_chosen"]) * slices,
+                   "inner": int(line["expert_inner"]) // slices,
+                   "capacity_factor": 1.0, "queue_tokens": int(line["sequence"]) // pieces_of(line)}
     return ModelKeys(**{
         "kind": "transformer", "architecture": "llama", "layers": int(line["layers"]), "width": int(line["width"]),
         "heads": int(line["heads"]), "key_value_heads": int(line.get("kv_heads") or 0),
         "inner": int(line.get("inner") or 0), "vocabulary": -(-int(line["vocabulary"]) // multiple) * multiple,
-        "sequence": int(line["sequence"]), **mixture_of(line), **keys_of(line, "model")})
+        "sequence": int(line["sequence"]), **mixture, **keys_of(line, "model")})
 
 
 def root_unit(blocks: int) -> tuple[tuple[int, ...], ...]:

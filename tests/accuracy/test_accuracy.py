@@ -7,7 +7,7 @@ import pytest
 
 from tests.accuracy.__main__ import main
 from tests.accuracy.figures import NEAR, TABLES, compare, errors, read
-from tests.accuracy.fitting import Course, best_factors, changed, courses_of, held_out
+from tests.accuracy.fitting import Sensitivity, best_factors, changed, held_out, sensitivities_of
 from tests.accuracy.lines import known, lines_of, of_pieces, shipped
 from zerosim.core.errors import UsageError
 from zerosim.plan.cluster import machines
@@ -97,12 +97,12 @@ def test_what_is_fitted_is_found_again():
             scenario = changed(scenario, name, factor)
         ((found,), _) = compare([replace(each, scenario=scenario)])
         faster.append(replace(each, measured=found.planned))
-    factors = best_factors(courses_of(faster))
+    factors = best_factors(sensitivities_of(faster))
     assert factors["product_share"] == pytest.approx(0.8, rel=0.1)
 
 
 def test_a_source_is_held_out_of_what_is_fitted_and_every_source_counts_once():
-    slow, fast = Course("a", 2.0, {"product_share": -1.0}), Course("b", 0.5, {"product_share": -1.0})
+    slow, fast = Sensitivity("a", 2.0, {"product_share": -1.0}), Sensitivity("b", 0.5, {"product_share": -1.0})
     assert best_factors([slow] * 5)["product_share"] == pytest.approx(2.0, rel=0.02)
     assert best_factors([slow, *[fast] * 5]) == best_factors([slow, fast])
     assert held_out([slow, fast])["a"] == [pytest.approx(3.0, rel=0.05)]

@@ -140,16 +140,6 @@ def test_a_loss_has_the_bits_of_an_independent_one(name, shape):
     assert (loss.tobytes(), upstream.tobytes()) == (due.tobytes(), gradient.tobytes())
 
 
-def test_tokens_that_are_not_judged_have_no_gradient_and_no_share_in_the_mean():
-    outputs, judged = 3 * normals(3, 2, 3, 5).astype(np.float32), np.array([[4, -1, 0], [-1, 2, -1]])
-    loss, upstream = LOSSES["cross_entropy"](outputs, judged, 16, empty=nan)
-    kept = judged.ravel() != -1
-    due, gradient = independent.cross_entropy(outputs.reshape(6, 5)[kept], judged.ravel()[kept], 16)
-    assert loss.tobytes() == due.tobytes()
-    assert upstream.reshape(6, 5)[kept].tobytes() == gradient.tobytes()
-    assert not upstream.reshape(6, 5)[~kept].any()
-
-
 def test_a_number_passes_dropout_where_what_is_drawn_is_at_least_the_probability():
     def draws(array):
         array[...] = [0.0, np.nextafter(np.float32(0.25), np.float32(0)), 0.25, 1.0]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.autograd.formulas import KITS, OPERATIONS, computed, few, gradients, seeds
+from tests.autograd.formulas import KITS, OPERATIONS, computed, gradients, seeds
 from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations import attention, dropout, normalization
 from zerosim.core.errors import ZerosimError
@@ -41,7 +41,7 @@ def plain_settings(case):
 
 
 def check_forward(operation, plain, case, dtype):
-    """It computes the formula's answer."""
+    """Forward is the formula."""
     arrays = case.arrays(dtype)
     exact = {name: array if array.dtype.kind == "i" else array.astype("f8") for name, array in arrays.items()}
     near = 1e-12 if dtype == "f8" else 2e-5
@@ -56,25 +56,21 @@ def backward(operation, case, dtype, wanted):
     return gradients(operation, case.arrays(dtype), upstream, wanted, **case.settings)
 
 
-def subsets(names):
-    return chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1))
-
-
 def differentiable(operation, case):
     return [name for name in operation.needs if name in case.shapes]
 
 
-def check_backward(operation, case, dtype):
+def check_backward(operation, _, case, dtype):
     """Each gradient is whole, and has the same bits whichever others are wanted."""
     names = differentiable(operation, case)
     alone = {name: backward(operation, case, dtype, [name])[name].tobytes() for name in names}
-    for wanted in subsets(names):
+    for wanted in chain.from_iterable(combinations(names, count) for count in range(1, len(names) + 1)):
         found = backward(operation, case, dtype, wanted)
         assert all(np.isfinite(array).all() and array.dtype == dtype for array in found.values())
         assert {name: array.tobytes() for name, array in found.items()} == {name: alone[name] for name in wanted}
 
 
-def check_products(operation, case):
+def check_products(operation, _, case, dtype):
     """The multiplications of all matrix products that forward makes, and backward for all gradients, are declared."""
     made = []
 
@@ -97,29 +93,7 @@ def check_products(operation, case):
             assert sum(made) == forward + forward * products
 
 
-@every_operation
-def test_forward_is_the_formula(name):
-    given(KITS[name].cases, dtypes)(settings(max_examples=25)(
-        lambda case, dtype: check_forward(OPERATIONS[name], KITS[name].plain, case, dtype)
-    ))()
-
-
-@every_operation
-def test_a_gradient_has_the_same_bits_whichever_others_are_wanted(name):
-    given(KITS[name].cases, dtypes)(settings(max_examples=25)(
-        lambda case, dtype: check_backward(OPERATIONS[name], case, dtype)
-    ))()
-
-
-@every_operation
-def test_multiplications_are_counted(name):
-    given(KITS[name].cases)(settings(max_examples=10)(lambda case: check_products(OPERATIONS[name], case)))()
-
-
-# Gradients.
-
-
-def check_gradients(operation, case):
+def check_gradients(operation, _, case, dtype):
     """Backward agrees with differences of forward, which `check_forward` compares with the formula, for all inputs."""
     assert not operation.needs or case.shapes.keys() - case.integers.keys() <= operation.needs.keys()
     arrays = case.arrays()
@@ -127,9 +101,16 @@ def check_gradients(operation, case):
     assert operation_fault(operation, inputs, plain_settings(case)) is None
 
 
+LAWS = {"forward": (check_forward, 25), "bits of gradients": (check_backward, 25), "products": (check_products, 10),
+        "gradients": (check_gradients, 25)}
+
+
 @every_operation
-def test_gradients_are_differences_of_forward_and_declarations_hold(name):
-    given(KITS[name].cases)(settings(max_examples=25)(lambda case: check_gradients(OPERATIONS[name], case)))()
+@pytest.mark.parametrize("law", LAWS)
+def test_an_operation_keeps_a_law(name, law):
+    check, examples = LAWS[law]
+    given(KITS[name].cases, dtypes)(settings(max_examples=examples)(
+        lambda case, dtype: check(OPERATIONS[name], KITS[name].plain, case, dtype)))()
 
 
 # What is known of single operations.
@@ -159,26 +140,6 @@ def test_random_numbers_of_a_sample_are_the_same_in_any_split(seed, size, layer,
 def test_the_first_of_equal_numbers_is_the_largest(dtype):
     x = np.array([[0.0, -0.0, 1.0, np.nan, 1.0, -np.inf, np.inf]], dtype)
     assert evaluate("routing.top_indices", x, count=7).tolist() == [[6, 2, 4, 0, 1, 5, 3]]
-
-
-def test_rows_are_added_in_their_order_and_nowhere_at_minus_1():
-    x = np.array([[1e8], [1.0], [-1e8], [1.0], [-0.0]], "f4")
-    indices = np.array([[0, 1], [0, -1], [0, 1], [0, 0], [3, -1]])
-    y = evaluate("routing.scatter_rows", x, indices, count=4)
-    assert y.tobytes() == np.array([[2.0], [0.0], [0.0], [0.0]], "f4").tobytes()
-    back = evaluate("routing.gather_rows", y, indices[:, 1])
-    assert back[:, 0].tolist() == [0, 0, 0, 2, 0]
-
-
-@given(seeds, few, st.integers(1, 3), few, few)
-def test_no_queue_is_longer_than_its_capacity_and_no_slot_is_given_twice(seed, n, k, queues, capacity):
-    choices = np.random.default_rng(seed).integers(queues, size=(n, k))
-    slots = evaluate("routing.queue_slots", choices, queues=queues, capacity=capacity)
-    given_slots = slots[slots >= 0]
-    assert len(np.unique(given_slots)) == len(given_slots)
-    assert (given_slots // capacity == choices[slots >= 0]).all()
-    served = np.bincount(choices.ravel(), minlength=queues).clip(max=capacity)
-    assert np.bincount(given_slots // capacity, minlength=queues).tolist() == served.tolist()
 
 
 @pytest.mark.parametrize("none", ["queues", "capacity"])
@@ -230,7 +191,7 @@ def test_shapes_are_refused_in_one_line_or_computed_with_their_gradients(name):
             assert gradient.shape == case.shapes[key]
             assert np.isfinite(gradient).all()
 
-    given(edited(KITS[name]))(settings(max_examples=100)(check))()
+    given(edited(KITS[name]))(settings(max_examples=60)(check))()
 
 
 # Planted faults.
@@ -242,11 +203,8 @@ def check_everything(name, operation, examples=20):
     @settings(max_examples=examples, database=None, phases=[Phase.generate])
     @given(kit.cases, dtypes)
     def check(case, dtype):
-        check_forward(operation, kit.plain, case, dtype)
-        if operation.backward is not None:
-            check_backward(operation, case, dtype)
-            check_gradients(operation, case)
-        check_products(operation, case)
+        for law, _ in LAWS.values():
+            law(operation, kit.plain, case, dtype)
 
     check()
 

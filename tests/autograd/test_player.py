@@ -10,7 +10,7 @@ from tests.autograd.played import play
 from zerosim.autograd import player as module
 from zerosim.autograd.graph import Graph, GraphPlan
 from zerosim.autograd.operations.attention import causal_attention
-from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale, tanh
+from zerosim.autograd.operations.elementwise import gelu, multiply, relu, scale
 from zerosim.autograd.operations.embedding import embedding
 from zerosim.autograd.operations.linear import linear
 from zerosim.autograd.operations.normalization import rms_norm
@@ -19,6 +19,8 @@ from zerosim.autograd.player import Player, Precise, perform
 from zerosim.core.allocation import allocate
 
 SHAPE = (2, 4, 4)
+
+
 def test_a_sum_is_written_over_one_of_its_terms_or_beside_both(monkeypatch):
     """Never over an array that overlaps a term in other places: that costs a copy which no ledger sees."""
     sums = []
@@ -92,6 +94,8 @@ def test_backward_lets_go_of_what_its_operations_have_read_one_after_the_other()
         ("rms_norm", {0}, set()),
     ]
     assert (kept.values, kept.saved) == ({}, {})
+    _, kept = player(graph, {"weight": np.ones(4)}, of_parameters=False, of_input=False).forward(normals(0, *SHAPE))
+    assert (kept.values, kept.saved) == ({}, {})     # nobody differentiates
 
 
 def chain(*, of_parameters, of_input):
@@ -127,12 +131,6 @@ def test_a_value_that_nobody_reads_any_more_is_let_go_of():
     assert chain(of_parameters=True, of_input=True) == [0, 1, 2, 3, 4, 3, 2, 1]
 
 
-def test_what_nobody_differentiates_leaves_nothing_for_backward():
-    mine = player(attention_between_others(), {"weight": np.ones(4)}, of_parameters=False, of_input=False)
-    _, kept = mine.forward(normals(0, *SHAPE))
-    assert (kept.values, kept.saved) == ({}, {})
-
-
 def test_tokens_become_numbers_in_the_precision_of_the_weights():
     graph = Graph((2, 3))
     graph.output = embedding(graph.input, graph.parameter("table", (5, 4)))
@@ -145,14 +143,6 @@ def test_what_an_operation_saves_is_for_backward_even_if_its_output_is_not():
     graph.output = causal_attention(graph.input, graph.input, graph.input, heads=1, key_value_heads=1)
     assert [step.for_backward for step in GraphPlan(graph, True, True).steps] == [True]
     assert [step.for_backward for step in GraphPlan(graph, True, False).steps] == [False]
-
-
-def test_operations_are_numbered_within_their_layer():
-    """So that a layer draws the same random numbers whichever others are in its unit."""
-    graph = Graph(SHAPE)
-    for graph.layer in (0, 1):
-        graph.output = tanh(relu(graph.output))
-    assert [(each.layer, each.number) for each in graph.instructions] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(("of_parameters", "of_input", "times"), [

@@ -39,7 +39,7 @@ def test_auto_takes_what_choose_says(size, monkeypatch):
     def all_reduced(comm):
         return zs.all_reduce(comm, np.random.default_rng(comm.rank).standard_normal(9), algorithm="auto").tobytes()
 
-    found = []
+    results = []
     for most_bytes, name in ((0, "rabenseifner"), (9 * 8, "doubling")):
         switch_at({"all_reduce": most_bytes})
         assert choose("all_reduce", size, 9 * 8).name == name
@@ -47,10 +47,10 @@ def test_auto_takes_what_choose_says(size, monkeypatch):
         called = []
         row = ALGORITHMS[f"{name}.all_reduce"]
         monkeypatch.setattr(choosing, "find", lambda *asked, **how: called.append(asked[1]) or row)
-        found += spawn(all_reduced, ranks=size)
+        results += spawn(all_reduced, ranks=size)
         assert set(called) == {name}
         monkeypatch.undo()
-    assert len(set(found)) == 1
+    assert len(set(results)) == 1
 
 
 @pytest.mark.parametrize(("switches", "said"), [

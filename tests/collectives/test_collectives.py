@@ -213,9 +213,9 @@ def test_commutative_false_needs_no_name_of_an_algorithm():
 @pytest.mark.parametrize("commutative", [True, False])
 def test_auto_always_finds_one_that_serves(collective, commutative):
     for size in range(1, 40):
-        found = find(collective, "auto", size, commutative=commutative)
-        assert found.serves(size)
-        assert found is find(collective, found.name, size, commutative=commutative)
+        chosen = find(collective, "auto", size, commutative=commutative)
+        assert chosen.serves(size)
+        assert chosen is find(collective, chosen.name, size, commutative=commutative)
 
 
 def test_the_default_is_the_ring():

@@ -77,13 +77,6 @@ def test_what_is_sent_is_compared_with_the_least_and_with_the_declaration(old, n
     assert words in capsys.readouterr().out
 
 
-def test_an_all_gather_that_sends_everything_twice_is_said_to(tmp_path, capsys):
-    (tmp_path / "twice.py").write_text(f"{CODE}\n\ndef twice(comm, chunks):\n" + "    all_gather(comm, chunks)\n" * 2)
-    assert main(["prove", f"{tmp_path}/twice.py:twice", "--as", "all_gather", "--ranks", "4"]) == 0
-    assert "sends 24 chunks in 48 messages and 6 rounds; 12 chunks is the least, so it sends 2 times as many" in (
-        capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("sends", ["buffered", "rendezvous"])
 def test_a_partner_that_stays_away_is_named(sends):
     def program(comm):

@@ -18,8 +18,8 @@ def test_its_functions_are_those_of_their_row():
     assert algorithm_of(ring.all_gather).name == "ring"
     for per_host in (1, 2, 5):
         for row in levels(per_host):
-            found = algorithm_of(row.function)
-            assert (found.name, found.collective, found.per_host) == (row.name, row.collective, per_host)
+            algorithm = algorithm_of(row.function)
+            assert (algorithm.name, algorithm.collective, algorithm.per_host) == (row.name, row.collective, per_host)
 
 
 def test_the_commands_name_hosts(capsys):
@@ -61,9 +61,9 @@ def test_hosts_that_make_no_sense_are_refused(keys, words):
     if words is None:
         assert Scenario(**keys).world.ranks_per_host == 4
         return
-    with pytest.raises(ScenarioError) as found:
+    with pytest.raises(ScenarioError) as refused:
         Scenario(**keys)
-    assert words in str(found.value)
+    assert words in str(refused.value)
 
 
 # Plans.
@@ -76,7 +76,7 @@ def test_a_plan_on_two_levels_is_faster_where_links_between_hosts_are_slow(colle
         devices_per_host=4, inside=LinkKeys(0, 100), between=LinkKeys(0, 0.01), collectives=collectives)
     spent = {}
     for order in ("ring", "two_level"):
-        each = scenario(built, order=order)
-        (config,) = prepare(each, labelled()).rows
+        ordered = scenario(built, order=order)
+        (config,) = prepare(ordered, labelled()).rows
         spent[order] = rehearse(config, cluster_of(keys, built.origin, 8)).clock.communicating_ns.total()
     assert spent["two_level"] < spent["ring"]

@@ -33,18 +33,14 @@ def test_scenarios_are_listed_with_their_titles(capsys):
         assert f"{name}, {plural(scenario.world.ranks, 'rank')} {scenario.title}" in words
 
 
-def test_a_scenario_runs_by_name_anywhere(tmp_path, monkeypatch, capsys):
+def test_a_scenario_runs_by_name_anywhere_but_a_file_goes_before_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "reduce_scatter_slides"]) == 0
     (tmp_path / "zero3").mkdir()
     assert shipped.scenario_file("zero3").endswith("/zero3.toml"), "a folder is no scenario"
-
-
-def test_a_file_goes_before_a_shipped_scenario(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "zero3").write_text("titel = 1\n")
-    assert main(["run", "zero3"]) == 2
-    assert capsys.readouterr().err.startswith("zero3:1:1: unknown key 'titel'")
+    (tmp_path / "zero1").write_text("titel = 1\n")
+    assert main(["run", "zero1"]) == 2
+    assert capsys.readouterr().err.startswith("zero1:1:1: unknown key 'titel'")
 
 
 @pytest.mark.parametrize("command", [["run", "zer3"], ["plan", "scenarios/zero3.tml"]])
@@ -171,6 +167,18 @@ def test_exercises_and_lessons_are_copied_out(tmp_path, capsys):
     for page in (tmp_path / "read").glob("lessons/*.md"):
         pictures = re.findall(r"\]\((\.\./pictures/[^)]+)\)", page.read_text())
         assert [picture for picture in pictures if not (page.parent / picture).exists()] == []
+
+
+def test_every_exercise_is_listed_and_solved():
+    """Its solutions are in a table of names or in a file of functions."""
+    folder = ROOT / "docs" / "exercises"
+    listed, solved = (folder / "README.md").read_text(), "".join(
+        path.read_text() for path in (ROOT / "tests" / "proofs").glob("*.py"))
+    for skeleton in sorted(folder.glob("[0-9]*.py")):
+        names = re.findall(r"^def (\w+)\((?:(?!\ndef ).)*?raise NotImplementedError", skeleton.read_text(), re.M | re.S)
+        assert names
+        assert f"({skeleton.name})" in listed
+        assert [name for name in names if not re.search(rf'"{name}": |^def {name}\(', solved, re.MULTILINE)] == []
 
 
 def test_links_of_copied_pages_lead_to_copies_or_into_the_package(tmp_path, capsys):

@@ -6,6 +6,7 @@ Rationals decide which code is nearest, so nothing here rounds but what the defi
 import math
 import struct
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ NAN_BYTE = {"int8": 0x80, "int4": 0x8, "fp8_e4m3": 0x7F, "fp8_e5m2": 0x7E}
 FORM = {"fp8_e4m3": (3, 7), "fp8_e5m2": (2, 15)}  # bits of the mantissa, bias of the exponent
 
 
+@cache
 def eight_bits(name, byte):
     """The value of a byte without a sign, by the definition of the format."""
     mantissa_bits, bias = FORM[name]
@@ -22,6 +24,7 @@ def eight_bits(name, byte):
     return mantissa * Fraction(2) ** (1 - bias) if exponent == 0 else (1 + mantissa) * Fraction(2) ** (exponent - bias)
 
 
+@cache
 def finite_bytes(name):
     """All positive bytes up to the largest number, in order of their values."""
     return [byte for byte in range(128) if eight_bits(name, byte) <= LARGEST[name]]

@@ -27,11 +27,6 @@ def test_a_view_lies_in_one_piece_where_an_arrays_does(index):
         assert (view.shape, view.in_one_piece) == (array.shape, array.flags.c_contiguous)
 
 
-def test_a_reduction_leaves_an_extent():
-    left, right = Extent(4, np.float32), Extent(4, np.float32)
-    assert len(np.add(left, right, out=right)) == len(np.maximum(left, right)) == 4
-
-
 @pytest.mark.parametrize("reduce", [
     lambda: np.add(Extent(4, np.float32), Extent(5, np.float32)),
     lambda: np.add.reduce(Extent(4, np.float32)),

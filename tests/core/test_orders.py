@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 
-from zerosim.core.orders import (
-    Order,
-    far_tree,
-    folded_tree,
-    left_to_right,
-    near_tree,
-    rank_order,
-    ring,
-    two_level,
-)
+from zerosim.core.orders import Order, far_tree, folded_tree, left_to_right, near_tree, rank_order, ring, two_level
 from zerosim.core.sharding import Mesh
 from zerosim.core.terms import Term, leaves
 

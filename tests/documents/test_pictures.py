@@ -51,14 +51,6 @@ def test_every_picture_has_a_command_and_is_shown_and_small():
     assert [name for name in NAMES if (ROOT / "docs/pictures" / name).stat().st_size > 90_000] == []
 
 
-def test_pictures_of_a_run_name_rows_that_it_has():
-    for name, words in NAMES.items():
-        if words[1] == "report":
-            assert words[2] in pictures.runs(), name
-    for words in pictures.runs().values():
-        assert (ROOT / words[words.index("run") + 1]).is_file()
-
-
 def test_pictures_bring_their_own_ground_or_are_of_middle_tone():
     for name in NAMES:
         text = (ROOT / "docs/pictures" / name).read_text()

@@ -16,6 +16,7 @@ KILL = (ROOT / "scenarios/faults/kill.toml").read_text()
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_the_loop_goes_on_to_the_same_bits(tmp_path):
     """Under the environment's own mpirun; the first start is killed in step 3."""
     (loop,) = re.findall(r"^```bash\n(for start.*?)```", (ROOT / "docs/checkpoint.md").read_text(), re.DOTALL | re.M)

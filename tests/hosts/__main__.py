@@ -57,16 +57,16 @@ def run(there: Hosts, ranks: int, words: list[str], on: list[int] | None = None)
         return subprocess.CompletedProcess(command, code, output.read(), errors.read())
 
 
-def last(found: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("zerosim: ") and found.returncode]
-    return (told or lines or [""])[-1][:160]
+def last(output: str) -> str:
+    """The last error in the output of a program or, without one, its last line."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    return ([line for line in lines if line.startswith("zerosim: ")] or lines or [""])[-1][:160]
 
 
 def conformance(there: Hosts, ranks: int) -> None:
     found = run(there, ranks, [sys.executable, "-m", "tests.mpi.conform"])
     said(f"the conformance suite on {len(there.names)} hosts of {ranks // len(there.names)}", not found.returncode,
-         last(found) if found.returncode else "")
+         last(found.stdout + found.stderr) if found.returncode else "")
 
 
 def scenarios(there: Hosts, ranks: int, folder: Path) -> None:
@@ -82,7 +82,7 @@ def scenarios(there: Hosts, ranks: int, folder: Path) -> None:
             *ZEROSIM, "scenarios/compare.toml", *SHORT, "--set", f"world.ranks={ranks}", "--set", "train.steps=3",
             "--set", f"train.micro_batches={ranks}", "--set", "check.volumes=[]", *more, "--json", str(file)])
         if found.returncode:
-            said(name, holds=False, more=last(found))
+            said(name, holds=False, more=last(found.stdout + found.stderr))
             continue
         rows = json.loads(file.read_text())["rows"]
         counted = sum(rank["between_bytes"] for row in rows for rank in row["traffic"])
@@ -120,14 +120,10 @@ def broken(there: Hosts, ranks: int, folder: Path) -> None:
         for host in range(len(there.names)):
             there.empty(host)
         there.mend(len(there.names) - 1)
-        told = next((line for line in words.splitlines() if line.startswith("zerosim: ")), last_line(words))
-        said(f"{what}: the run ends in {time.monotonic() - started:.1f} s", begun.returncode != 0, told[:140])
+        said(f"{what}: the run ends in {time.monotonic() - started:.1f} s", begun.returncode != 0, last(words))
         rest = run(there, each, [*common, "--set", f"world.ranks={each}", "--resume", str(saved)], on=[0])
-        said(f"{what}: it goes on from its checkpoint on the host that is left", not rest.returncode, last(rest))
-
-
-def last_line(words: str) -> str:
-    return (words.strip().splitlines() or [""])[-1]
+        said(f"{what}: it goes on from its checkpoint on the host that is left", not rest.returncode,
+             last(rest.stdout + rest.stderr))
 
 
 def wait_for(happens, seconds: float) -> None:
@@ -146,7 +142,7 @@ def measured(there: Hosts, ranks: int) -> float:
         there.limit(megabits)
         found = run(there, ranks, [sys.executable, "-m", "tests.hosts.timed", str(per_host), "8"])
         if found.returncode:
-            said(f"measures at {megabits} Mbit/s", holds=False, more=last(found))
+            said(f"measures at {megabits} Mbit/s", holds=False, more=last(found.stdout + found.stderr))
             continue
         document = json.loads(found.stdout.splitlines()[-1])
         cluster = Cluster(Device("", 1, 1, 1), per_host, Link("", 20_000, inside), Link("", 60_000, megabits * 1e6 / 8),
@@ -169,7 +165,7 @@ def steps_measured(there: Hosts, ranks: int, inside: float, folder: Path) -> Non
         found = run(there, ranks, [*ZEROSIM, *about, *SHORT, "--set", "check.volumes=[]", "--set",
                                    "check.reference=false", "--json", str(file)])
         if found.returncode:
-            said(f"steps at {megabits} Mbit/s", holds=False, more=last(found))
+            said(f"steps at {megabits} Mbit/s", holds=False, more=last(found.stdout + found.stderr))
             continue
         rows = json.loads(file.read_text())["rows"]
         links = {"inside": (20, inside / 1e9), "between": (60, megabits / 8e3)}

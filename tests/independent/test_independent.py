@@ -197,7 +197,7 @@ def opinion(keys, stage):
         return independent.train(x, y, stage=stage, **keys)
 
 
-@pytest.mark.parametrize("name", [*NAMED, *one_in(8, [name for name in CASES if name not in NAMED])])
+@pytest.mark.parametrize("name", [*NAMED, *one_in(12, [name for name in CASES if name not in NAMED])])
 def test_an_independent_trainer_has_the_same_bits(name):
     keys = BASE | CASES[name]
     for stages in alike(keys):

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.laws.running import TRAINING, Refused, arithmetic, prepared, run, shipped
+from tests.laws.runs import TRAINING, Refused, arithmetic, prepared, run, shipped
 from tests.laws.scenarios import drawn
 from tests.small import small
 

@@ -3,7 +3,7 @@
 import json
 
 from tests.laws.digests import FILE, settings_left
-from tests.laws.running import arithmetic
+from tests.laws.runs import arithmetic
 
 RECORD = json.loads(FILE.read_text(encoding="utf-8"))
 SAME = RECORD["arithmetic"] == arithmetic()

@@ -6,7 +6,7 @@ A corner is what only several keys together reach; the first scenario of each co
 
 from random import Random
 
-from tests.laws.running import KEYS, Refused, prepared
+from tests.laws.runs import KEYS, Refused, prepared
 
 MENU = {
     "ranks": (1, 2, 3, 4, 6), "ranks_per_host": (1, 2, 3), "hidden": ([], [7], [5, 4, 3]), "frozen": ([0], [1]),
@@ -90,8 +90,8 @@ CORNERS = [
     PIPED | {"schedule": "zb_h1", "dropout": 0.1}, MLP | {"ranks": 6, "shard_ranks": 2, "clip_norm": 0.02},
     MLP | {"precision": "fp64", "hidden": [9, 10], "clip_norm": 1e-5, "ranks": 4, "micro_batches": 4, "steps": 4,
            "stages": ["zero2"]},  # a square sum of padding, too, would group its additions otherwise
-    GPT | {"beside": [5], "precision": "bf16_alone"},
-    SPLIT | {"kind": "mixture", "experts": 4, "tied_embeddings": True, "beside": [3, 2], "expert_ranks": 2},
+    GPT | {"unused_parameters": [5], "precision": "bf16_alone"},
+    SPLIT | {"kind": "mixture", "experts": 4, "tied_embeddings": True, "unused_parameters": [3, 2], "expert_ranks": 2},
 ]
 NOT_DRAWN = ("model.kind",)
 DRAWN = {key: MENU.get(key.split(".")[1]) or values for key, values in KEYS.items()

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.digests import BITS, settings_left
 from tests.laws.draws import DRAWS, toml
-from tests.laws.running import Refused, prepared, run
+from tests.laws.runs import Refused, prepared, run
 from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
@@ -33,7 +33,7 @@ def can_run(settings):
         return None
 
 
-@pytest.mark.parametrize("number", [*range(5), *one_in(7, range(5, len(SAMPLE)))])
+@pytest.mark.parametrize("number", [*range(5), *one_in(11, range(5, len(SAMPLE)))])
 def test_a_run_stops_and_resumes_and_in_another_layout_too(number, tmp_path):
     settings = SAMPLE[number]
     fewer = settings | {"parallel.stages": ["ddp", "zero3"]}

@@ -16,7 +16,7 @@ from zerosim.core.terms import symbols
 from zerosim.observe.observed import Observed
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
-from zerosim.stages.adding import ADDITIONS, in_order, itself
+from zerosim.stages.adding import ADDITIONS, in_order
 from zerosim.verdict.diagnosis import chunk_sums
 from zerosim.worlds.local import spawn
 
@@ -93,7 +93,7 @@ def test_micro_batches_added_backwards_are_seen():
     def backwards(total, contribution):
         return contribution if total is None else np.add(contribution, total)
 
-    mesh, planted = Mesh(0, 2, 2), in_order(backwards, ring.reduce_scatter, itself)
+    mesh, planted = Mesh(0, 2, 2), in_order(backwards, ring.reduce_scatter)
     assert chunk_sums(planted, mesh, 2) != chunk_sums(ADDITIONS["ring"], mesh, 2)
     assert list(ADDITIONS) == list(ORDERS)
 

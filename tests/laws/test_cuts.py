@@ -11,9 +11,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.laws.running import Refused, prepared
+from tests.laws.runs import Refused, prepared
 from tests.laws.scenarios import GPT, in_sections
 from zerosim.autograd.operations.losses import LOSSES, UNCOUNTED, cross_entropy
+from zerosim.training.keeping import with_checkpoints
 from zerosim.verdict.judged_run import run_locally
 
 STEP = 12
@@ -30,12 +31,13 @@ WAYS = ({"stages": ["ddp"]}, {"stages": ["zero2"], "accumulation": "micro_batch"
         {"stages": ["zero3"], "accumulation": "layered"}, {"stages": ["zero1"], "order": "rank"})
 
 
-def trained(*settings):
-    """The losses and the last weights of a run, every check of which holds, in one vector."""
+def trained(*settings, resume=None):
+    """The losses and the last weights of a run, every check of which holds, in one vector; from a checkpoint, if there
+    is one."""
     whole = GPT | {"precision": "fp64", "data.uncounted": 0.6, "steps": 3, "optimizer": "sgd"}
     for keys in settings:
         whole |= keys
-    outcome = run_locally(replace(prepared(in_sections(whole)), keep_weights=True))
+    outcome = run_locally(with_checkpoints(replace(prepared(in_sections(whole)), keep_weights=True), resume))
     assert outcome.failures == [], whole
     (row,) = outcome.trained
     views = {name: view for unit, flat in row.measured.weights.items() for name, view in unit.views(flat).items()}
@@ -67,6 +69,15 @@ def test_how_a_step_is_cut_changes_no_loss_and_no_weight(model):
     whole = in_one_piece(model)
     for cut, of_cut in cuts(model, len(str(model)), 3):
         assert np.abs(of_cut - whole).max() < ROUNDING, cut
+
+
+def test_a_step_over_two_hops_or_resumed_is_cut_as_another(tmp_path):
+    model, whole = MODELS[1], in_one_piece(MODELS[1])
+    hops = {"micro_batch": 1, "micro_batches": STEP, "ranks": 4, "ranks_per_host": 2, "order": "two_hop"}
+    trained(model, hops, {"stages": ["zero2"], "steps": 2, "checkpoint.folder": str(tmp_path)})
+    for cut in ({"stages": ["zero3"]}, {"ranks": 2, "ranks_per_host": 0, "order": "ring", "stages": ["ddp"]}):
+        for resume in (None, str(tmp_path)):
+            assert np.abs(trained(model, hops, cut, resume=resume) - whole).max() < ROUNDING, cut
 
 
 def test_a_loss_that_is_normalised_for_each_micro_batch_passes_every_check_but_this_law(monkeypatch):

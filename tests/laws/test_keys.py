@@ -2,17 +2,19 @@
 
 Rows and their reference read a scenario alike, so a key that both ignore leaves "the same bits". Here a run is compared
 with the run of other settings. A key that a kind of model refuses is not ignored, and some kind has to accept it.
+An MLP has two kinds of data: labels, and numbers (regression).
 """
 
 from functools import cache
 
 import pytest
 
-from tests.laws.running import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
+from tests.laws.runs import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
 from tests.laws.scenarios import CORNERS, DRAWN, GPT, in_sections
 from zerosim.models import MODELS
 
 KINDS = ("mlp", "transformer", *sorted(MODELS.keys() - {"mlp", "transformer"}))
+REGRESSION = "mlp on numbers"
 TRIALS = (1, 2, 3, 4, 6, 0.1, 0.5, 30.0, [0], [1], [1, 1, 2], [0.5, 0.9])
 """What a key is set to that is neither a choice nor a switch, and is not drawn; most is refused."""
 PLANNED = GPT | {"ranks": 16, "layers": 2, "width": 512, "heads": 8, "vocabulary": 1000, "sequence": 512,
@@ -27,6 +29,8 @@ SILENT = {
 @cache
 def bases(kind):
     """The corners of a kind of model, then those of the others with its model; all without a reference."""
+    if kind == REGRESSION:
+        return [base | {"data.regression": True, "data.loud": 1} for base in bases("mlp")]
     own = [in_sections(corner) for corner in CORNERS if corner.get("kind", "mlp") == kind]
     model = {key: value for key, value in own[0].items() if key.startswith("model.")}
     others = [model | {key: value for key, value in in_sections(corner).items() if not key.startswith("model.")}
@@ -92,6 +96,11 @@ def test_a_key_acts_in_a_kind_of_model(number):
         f"{ACTING[number]} changes no bits and no figure; what acts only beside another key needs a corner with both")
 
 
+@pytest.mark.parametrize("key", [key for key in ACTING if not key.startswith("parallel.")])
+def test_a_key_acts_in_regression_too_or_is_refused(key):
+    assert effect(key, REGRESSION) != "silent", f"{key} does nothing where targets are numbers; refuse it there"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("key", ACTING)
 def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
@@ -99,18 +108,18 @@ def test_a_key_acts_in_every_kind_of_model_that_accepts_it(key):
 
 
 @pytest.mark.long
-def test_a_key_that_one_kind_of_model_drops_is_seen(monkeypatch):
+def test_a_key_that_one_kind_of_model_or_data_drops_is_seen(monkeypatch):
     honest = prepared
 
     def dropping(settings):
-        drops = settings.get("model.kind") == "mixture"
+        drops = settings.get("model.kind") == "mixture" or "data.regression" in settings
         return honest({key: value for key, value in settings.items() if not drops or key != "train.clip_norm"})
 
     base_figures.cache_clear()
     monkeypatch.setitem(globals(), "prepared", dropping)
-    effects = {kind: effect("train.clip_norm", kind) for kind in KINDS}
+    effects = {kind: effect("train.clip_norm", kind) for kind in (*KINDS, REGRESSION)}
     base_figures.cache_clear()
-    assert effects == {"mlp": "acts", "transformer": "acts", "mixture": "silent"}
+    assert effects == {"mlp": "acts", "transformer": "acts", "mixture": "silent", REGRESSION: "silent"}
 
 
 def test_the_keys_that_are_silent_are_keys():

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.laws.draws import toml
-from tests.laws.running import KEYS, Refused, planned, prepared, read
+from tests.laws.runs import KEYS, Refused, planned, prepared, read
 from tests.laws.scenarios import CORNERS, GPT, in_sections
 
 VALUES = (None, True, -1, 0, 1, 3, 2**31, 2**63 - 1, 2**70, 1.5, -0.0, 1e308, float("nan"), "", "x", "weights", "../x",

@@ -10,8 +10,8 @@ import pytest
 
 from tests.laws.digests import differences, settings_left
 from tests.laws.draws import DRAWS, SAME, toml
-from tests.laws.running import Refused, prepared, run
-from tests.laws.scenarios import CORNERS, drawn, in_sections
+from tests.laws.runs import Refused, prepared, run
+from tests.laws.scenarios import CORNERS, GPT, MLP, PIPE, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.training import one_function
 
@@ -21,7 +21,7 @@ SAMPLE = [draw for first in range(7) for draw in DRAWS[:77][first::7]]
 """Corners of one kind lie apart, so that a fault is soon found."""
 
 
-@pytest.mark.parametrize("number", one_in(3, range(len(SAMPLE))))
+@pytest.mark.parametrize("number", one_in(4, range(len(SAMPLE))))
 def test_a_recorded_draw_is_one_process_and_has_the_recorded_bits_and_figures(number):
     settings = settings_left(SAMPLE[number]["settings"])
     ran = run(prepared(settings))
@@ -33,6 +33,24 @@ def test_a_recorded_draw_is_one_process_and_has_the_recorded_bits_and_figures(nu
 def test_a_run_is_one_process_and_its_figures_are_the_formulas(number):
     settings = drawn(1000 * SEED + number)
     assert run(prepared(settings)).failures == [], shrunk(settings)
+
+
+WIDE = GPT | {"width": 48, "sequence": 2, "micro_batch": 1, "steps": 1, "stages": ["zero2"]}
+"""Weights of many numbers for few tokens: what depends on weights alone is most of the memory."""
+
+
+@pytest.mark.parametrize("corner", [
+    WIDE | {"autocast": "bf16", "accumulation": "layered"}, WIDE | {"kind": "mixture", "experts": 4},
+    WIDE | {"context_ranks": 2, "precision": "fp16"}, WIDE | {"tied_embeddings": True, "accumulation": "layered"},
+    WIDE | {"heads": 2, "tensor_ranks": 2, "sequence_parallel": True, "vocabulary_parallel": True}, WIDE | {
+        "architecture": "llama", "latent": 16, "heads": 2, "rotary_size": 2, "head_size": 4, "width": 4, "inner": 12,
+        "tensor_ranks": 2},
+    GPT | {"width": 4, "heads": 2, "architecture": "llama", "inner": 100, "layers": 4, "accumulation": "layered"},
+    MLP | {"hidden": [4, 130, 4, 130], "activation": "gelu", "accumulation": "layered", "autocast": "fp16"},
+    PIPE | {"hidden": [64], "activation": "gelu", "schedule": "zb_h1"}, PIPE | {"accumulation": "micro_batch"},
+    MLP | {"offload_optimizer": "host", "publish": "updates", "precision": "fp16"}], ids=str)
+def test_no_bound_speaks_against_a_right_run(corner):
+    assert run(prepared(in_sections(corner))).failures == []
 
 
 @pytest.mark.parametrize("corner", [

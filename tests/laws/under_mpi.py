@@ -7,7 +7,7 @@ import json
 import sys
 
 from tests.laws.digests import recorded
-from tests.laws.running import prepared, run_under_mpi
+from tests.laws.runs import prepared, run_under_mpi
 
 for ran in run_under_mpi(prepared(json.loads(settings)) for settings in sys.argv[1:]):
     if ran is not None:

@@ -1,7 +1,5 @@
 """Models split over tensor ranks: the bits of one process, the formulas, and the function of the model in one piece."""
 
-
-
 import pytest
 
 from tests.models.split import GPT, MLP, SPLIT, outcome

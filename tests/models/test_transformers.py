@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from safetensors.numpy import load_file
 
 from tests.models.transformers import gpt2_most_alive, outcome, prepared, tokens
 from zerosim.autograd.operations.linear import affine
-from zerosim.commands.cli import main
 from zerosim.models.transformer import TransformerShape, transformer
 from zerosim.training.collect import continued
 from zerosim.verdict.shapes import expected as expected_memory
@@ -39,23 +37,10 @@ LLAMA_NAMES = {
 @pytest.mark.parametrize(("keys", "names"), [({}, GPT2_NAMES), (LLAMA, LLAMA_NAMES)], ids=["gpt2", "llama"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("units", ["layer", "model"])
-def test_weights_have_the_names_that_others_know(keys, names, tied, units, tmp_path):
-    settings = {
-        "model": {
-            "kind": "transformer", "width": 6, "heads": 3, "vocabulary": 7, "sequence": 5, **keys,
-            "tied_embeddings": tied,
-        },
-        "world": {"ranks": 1}, "data": {"source": "sort"}, "train": {"steps": 0},
-        "parallel": {"stages": ["zero3"], "units": units},
-    }
-    (tmp_path / "a.toml").write_text("")
-    overrides = [flag for section, said in settings.items() for key, value in said.items()
-                 for flag in ("--set", f"{section}.{key}={str(value).lower() if isinstance(value, bool) else value}")]
-    weights = tmp_path / "a.safetensors"
-    arguments = ["run", str(tmp_path / "a.toml"), *overrides, "--weights", str(weights), "--progress", "none"]
-    assert main(arguments) == 0
-    found = {name: array.shape for name, array in load_file(weights).items()}
-    assert found == {name: shape for name, shape in names.items() if not (tied and name == "lm_head.weight")}
+def test_weights_have_the_names_that_others_know(keys, names, tied, units):
+    (config, *_) = prepared(**keys, tied_embeddings=tied, units=units).rows
+    assert {place.name: place.shape for place in config.model.places} == {
+        name: shape for name, shape in names.items() if not (tied and name == "lm_head.weight")}
 
 
 # Dropout.

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import zerosim as zs
-from tests.conformance import CHECKS, LARGE, face_of, received, same, tagged
-from tests.worlds.object_checks import check_objects_arrive
+from tests.collectives.mpi_suites import CHECKS_UNDER_MPI
+from tests.conformance import CHECKS, LARGE, face_of, objects_arrive, received, same, tagged
 from zerosim.core.allocation import allocate
 from zerosim.core.comm import left, right
 from zerosim.core.errors import CollectiveError, Deadlock
@@ -44,13 +44,13 @@ def check_tags(comm):
     MPI.COMM_WORLD.Barrier()
     one.send(np.full(2, comm.rank), to=right(comm))
     other.send(np.full(3, 10 * comm.rank), to=right(comm))
-    found = np.zeros(3, int), np.zeros(2, int)
-    other.recv(into=found[0], source=left(comm))
-    one.recv(into=found[1], source=left(comm))
-    assert [each.tolist() for each in found] == [[10 * left(comm)] * 3, [left(comm)] * 2]
+    arrived = np.zeros(3, int), np.zeros(2, int)
+    other.recv(into=arrived[0], source=left(comm))
+    one.recv(into=arrived[1], source=left(comm))
+    assert [array.tolist() for array in arrived] == [[10 * left(comm)] * 3, [left(comm)] * 2]
     other.timeout_seconds = 0.05
     with pytest.raises(Deadlock, match=r"waited 0\.05 s for a message from rank"):
-        other.recv(into=found[0], source=left(comm))
+        other.recv(into=arrived[0], source=left(comm))
     with pytest.raises(CollectiveError, match="tag=-1: tags are whole numbers from 0 to "):
         channel.tagged(-1)
     MPI.COMM_WORLD.Barrier()
@@ -202,12 +202,12 @@ def check_a_second_connection_is_the_first(comm):
 
 
 comm = connect(timeout_seconds=60)
-checks = [*CHECKS, check_objects_arrive, check_what_cannot_travel, check_waiting_ends,
+checks = [*CHECKS, objects_arrive, check_what_cannot_travel, check_waiting_ends,
           check_tags, check_a_send_waits_for_nobody, check_channels_wait_for_one_another,
           check_messages_leave_while_another_lies_unreceived, check_an_uncopied_message_keeps_its_place,
           check_a_reduction_that_fails_leaves_the_next_message_whole,
           check_random_messages, check_an_exchange_is_six_calls,
-          check_the_librarys_own_collectives, check_a_second_connection_is_the_first]
+          check_the_librarys_own_collectives, check_a_second_connection_is_the_first, *CHECKS_UNDER_MPI]
 for check in checks:
     check(comm)
 face_of(MpiWorld(connect()))

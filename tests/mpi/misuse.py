@@ -39,11 +39,6 @@ for way in ("exit", "raise", "killed"):
     assert code == {"exit": 7, "raise": 1, "killed": -signal.SIGTERM}[way], (way, code)
     goes_on(comm)
 
-masked = np.ma.array(np.zeros(3), mask=[0, 1, 0])
-refused(lambda: comm.send(masked, to=right(comm)), "outgoing is a masked array")
-refused(lambda: comm.recv(into=masked, source=left(comm)), "into is a masked array")
-goes_on(comm)
-
 comm.close()
 for call in (
     lambda: comm.send(np.zeros(3), to=right(comm)), lambda: comm.recv(into=np.zeros(3), source=left(comm)),

@@ -44,6 +44,6 @@ experiment = prepare(scenario, load_dataset(scenario))
 outcome = run_on(MpiWorld(comm), experiment, Silent())
 if outcome is not None:
     print(json.dumps([
-        {"parameters": experiment.rows[0].model.count, "resident": each.resident_bytes, "ledger": each.alive_bytes}
-        for stage in outcome.trained for each in stage.measured.memory
+        {"parameters": experiment.rows[0].model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}
+        for stage in outcome.trained for rank in stage.measured.memory
     ]))

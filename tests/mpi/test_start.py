@@ -151,26 +151,17 @@ def last(monkeypatch):
     return acts
 
 
-def test_the_launcher_is_told_the_exit_code_and_then_shown_a_signal(last, monkeypatch):
+def test_the_launcher_is_told_the_exit_code_and_then_shown_a_signal(last, monkeypatch, tmp_path):
+    """What is no socket is not written to."""
     ours, theirs = socket.socketpair()
-    monkeypatch.setenv("PMI_FD", str(ours.fileno()))
-    with ours, theirs:
-        with pytest.raises(AssertionError):
-            launcher.end_all(130)
+    with ours, theirs, open(tmp_path / "other", "w") as other:
+        for descriptor in (ours.fileno(), other.fileno(), 987654):
+            monkeypatch.setenv("PMI_FD", str(descriptor))
+            with pytest.raises(AssertionError):
+                launcher.end_all(130)
         assert theirs.recv(100) == b"cmd=abort exitcode=130\n"
-    assert last == [launcher.LAST_WORDS, (os.getpid(), signal.SIGKILL)]
-
-
-def test_what_is_no_socket_is_not_written_to(last, monkeypatch, tmp_path):
-    with open(tmp_path / "other", "w") as other:
-        monkeypatch.setenv("PMI_FD", str(other.fileno()))
-        with pytest.raises(AssertionError):
-            launcher.end_all(3)
-    monkeypatch.setenv("PMI_FD", "987654")
-    with pytest.raises(AssertionError):
-        launcher.end_all(3)
     assert (tmp_path / "other").read_text() == ""
-    assert last == [(os.getpid(), signal.SIGKILL)] * 2
+    assert last == [launcher.LAST_WORDS, *[(os.getpid(), signal.SIGKILL)] * 3]
 
 
 def test_only_a_rank_with_company_is_guarded(monkeypatch):

@@ -121,10 +121,6 @@ def test_a_fault_that_cannot_be_is_refused(lines, expected, tmp_path, capsys):
 # Processes.
 
 
-def command(name):
-    return ["-m", "zerosim", "run", str(FAULTS / f"{name}.toml"), "--progress", "none"]
-
-
 @pytest.mark.mpi
 def test_processes_say_who_died_and_who_waited_for_whom():
     """Side by side, as most of it is waiting for a rank that has stopped."""
@@ -133,8 +129,12 @@ def test_processes_say_who_died_and_who_waited_for_whom():
         "stop": r"waited [\d.]+ s for a message from rank \d in the all_gather of layers.0, step 3 of Stage III",
         "drop": r"sent 1388 bytes to rank 2, which receives them into 228 bytes of float32",
     }
+    def run_on_three(name):
+        return mpirun(3, ["-m", "zerosim", "run", str(FAULTS / f"{name}.toml"), "--progress", "none",
+                          "--set", "world.timeout_seconds=2"])
+
     with ThreadPoolExecutor(len(due)) as threads:
-        runs = dict(zip(due, threads.map(lambda name: mpirun(3, command(name)), due), strict=True))
+        runs = dict(zip(due, threads.map(run_on_three, due), strict=True))
     for name, ended in runs.items():
         assert ended.returncode not in (0, 1, 2), name
         assert re.search(due[name], " ".join(ended.stderr.split())), (name, ended.stderr)

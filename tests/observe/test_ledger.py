@@ -4,7 +4,6 @@ import gc
 import threading
 import tracemalloc
 from collections import Counter, defaultdict
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from tests.training import only_row, run, sabotaged, scenario
 from zerosim.core.allocation import allocate
 from zerosim.core.sharding import padded
+from zerosim.observe import process
 from zerosim.observe.ledger import MEMORY_KINDS, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.stages import STAGES
@@ -38,15 +38,6 @@ def arrays_alive():
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([only]).traces)
 
 
-@contextmanager
-def tracing():
-    tracemalloc.start()
-    try:
-        yield
-    finally:
-        tracemalloc.stop()
-
-
 def traced(experiment, config):
     """The bytes of one ledger for all ranks, and Python's: after the first step, and at most in the second."""
     ledger = Ledger()
@@ -63,7 +54,7 @@ def traced(experiment, config):
         replicas[comm.rank].comm = comm
         stage.step(replicas[comm.rank], of_rank[comm.rank][1])
 
-    with tracing():
+    with process.traced():
         before = arrays_alive()
         replicas = spawn(first_step, ranks)
         resting = ledger.total, arrays_alive() - before
@@ -204,18 +195,6 @@ def test_what_is_collected_while_owners_are_counted_does_no_harm():
     del circle
     assert ledger.owners("buffers")[owner] == held.nbytes
     assert ledger.total == 24
-
-
-def test_a_curve_has_every_change_from_its_begin_to_its_end():
-    ledger = Ledger()
-    before = handed_out(ledger)
-    ledger.begin_curve()
-    during = handed_out(ledger, 2)
-    del during
-    ledger.end_curve()
-    after = handed_out(ledger, 9)
-    assert [now["buffers"] for _, now in ledger.curve] == [24, 32, 24]
-    assert len(before) + len(after) == 15
 
 
 # Planted leaks, in a whole run.

@@ -32,6 +32,13 @@ def test_a_limit_holds_within_and_ends_with_its_block(error):
     assert limits() == before
 
 
+def ran(program, **environment):
+    """What a program says, and how it ends, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
+                          env=os.environ | environment)
+    return done.stdout.split("\n")[:-1], done.returncode, done.stderr
+
+
 STARVED = """
 import numpy as np
 from zerosim.observe.resident import memory_limit
@@ -47,14 +54,12 @@ print("fits again")
 
 
 def test_what_exceeds_a_limit_is_a_memory_error():
-    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.splitlines(), done.stderr) == (["did not fit", "fits again"], "")
+    assert ran(STARVED) == (["did not fit", "fits again"], 0, "")
 
 
 HOLDING = """
 import numpy as np
-from zerosim.observe.resident import data_bytes
-from zerosim.observe.resident import resident_bytes
+from zerosim.observe.resident import data_bytes, resident_bytes
 def grown():
     return data_bytes() - data, resident_bytes() - resident
 data, resident = data_bytes(), resident_bytes()
@@ -68,9 +73,9 @@ print(*grown())
 
 
 def test_memory_counts_as_data_while_it_is_held_and_as_resident_from_its_first_touch():
-    done = subprocess.run([sys.executable, "-c", HOLDING], capture_output=True, text=True, timeout=60, check=True)
-    assert [int(grown) for grown in done.stdout.split()] == pytest.approx(
-        [HELD, 0, HELD, HELD, 0, 0], abs=10 * MEGABYTES)
+    said, code, _ = ran(HOLDING)
+    assert ([int(grown) for line in said for grown in line.split()], code) == (
+        pytest.approx([HELD, 0, HELD, HELD, 0, 0], abs=10 * MEGABYTES), 0)
 
 
 def test_where_it_cannot_be_told_nothing_is_resident(monkeypatch):
@@ -95,7 +100,7 @@ def test_threads_share_the_first_arena_and_all_that_is_free_is_given_back(monkey
     monkeypatch.setattr(module.ctypes, "CDLL", lambda name: loaded.append(name) or Library(called))
     assert resident_bytes() > 0
     assert called == [("mallopt", -8, 1), ("malloc_trim", 0)]
-    assert loaded == [None]
+    assert {*loaded} == {None}
 
 
 def not_there():
@@ -128,7 +133,4 @@ with memory_limit(2_000_000):
 
 @pytest.mark.parametrize(("program", "code"), [(SCANTY, 9), (AFTERWARDS, 0)])
 def test_blas_does_not_end_the_process(program, code):
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False,
-                          env=environment)
-    assert (done.returncode, done.stderr) == (code, "")
+    assert ran(program, OPENBLAS_NUM_THREADS="1") == ([], code, "")

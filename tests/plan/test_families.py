@@ -8,7 +8,7 @@ import pytest
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.plan import foreign
-from zerosim.plan.planning import unplanned
+from zerosim.plan.planned_row import rows_of
 from zerosim.plan.reading import scenario_of, with_usual_settings
 
 CASES = json.loads(Path(__file__).with_name("families.json").read_text("utf-8"))
@@ -19,7 +19,7 @@ def counted(config, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     read = foreign.hugging_face(str(path))
-    row, *_ = unplanned(scenario_of(with_usual_settings(), read.keys))
+    row, *_ = rows_of(scenario_of(with_usual_settings(), read.keys))
     return row.config.in_one_piece.count, read
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.pages import refused
 from zerosim.commands.cli import main
-from zerosim.plan import foreign, reading
-from zerosim.plan.planning import planned
+from zerosim.plan import foreign
+from zerosim.plan.planned_row import rows_of
 from zerosim.plan.reading import read_plan
 from zerosim.show import plan as shown
 from zerosim.show.plan import csv_of
@@ -27,7 +27,7 @@ def test_a_table_has_a_column_for_each_swept_key_and_a_row_the_scenario_of_itsel
         (size, again) for size in "12" for again in ("true", "false")}
     assert "swept" not in rows[0]
     for line, row in zip(rows, plan.rows, strict=True):
-        (again,) = planned(row.scenario)
+        (again,) = rows_of(row.alone)
         assert again.step_seconds == row.step_seconds == float(line["step_seconds"])
         assert again.peak_bytes == row.peak_bytes == int(line["peak_bytes"])
     assert main(["plan", LLAMA, "--set", "model.layers=2", "--csv", str(tmp_path / "a.csv")]) == 0
@@ -63,15 +63,14 @@ def test_of_what_never_fits_it_is_said_what_was_tried():
     assert re.match(r"None of [\d,]+ layouts fits on up to 16 devices: stages, tensor, context", plan.advice)
 
 
-def test_the_fewest_devices_that_fit_are_named_beside_the_fastest(monkeypatch):
+def test_the_fewest_devices_that_fit_are_named_beside_the_fastest():
     """`docs/planning.md` has a plan whose fastest row is on more devices."""
-    monkeypatch.setattr(reading, "advised", lambda rows: "")
     keys = {"parallel.stages": ["zero3"], "cluster.figures": {"memory": 12e9}}
     several, one = (read_plan(LLAMA, ranks, SMALL | keys, {}) for ranks in ([8, 16, 64], [64]))
     assert several.verdict.startswith("Fewest devices that fit, and fastest: Stage III on 16, ")
     assert (several.document()["fewest_ranks"], several.fewest) == (16, several.best)
     assert one.verdict.startswith("Best that fits: Stage III, ")
-    assert read_plan(LLAMA, [8], SMALL | keys, {}).document()["fewest_ranks"] is None
+    assert read_plan(LLAMA, [8], SMALL | keys, {}).fewest is None
 
 
 # Configurations of others.
@@ -108,16 +107,6 @@ def test_a_config_is_planned_without_a_scenario_on_any_scenario_and_counted(writ
     assert re.search(r"\n +8 ranks +16 ranks\n +GB +GB\nDDP +1.99 +1.99\n", capsys.readouterr().out)
     for words, line in [([config], f"use --model {config}"), ([], "name a scenario, such as llama3_8b, or give")]:
         assert line in refused(capsys, "plan", *words)
-
-
-@pytest.mark.parametrize(("config", "words"), [
-    (HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
-    (HUGGING_FACE | {"hidden_size": "wide"}, "hidden_size must be an integer of at least 1"),
-    (HUGGING_FACE | {"num_attention_heads": 7}, "num_attention_heads: model.heads: 7 heads must divide"),
-    ({"model_type": "llama"}, "num_hidden_layers must be an integer of at least 1 and at most 1000, found none"),
-    ("[1]", "has no JSON object"), ("[" * 100_000, "is not JSON")])
-def test_what_is_no_config_is_refused_in_one_line(config, words, written, capsys):
-    assert words in refused(capsys, "plan", LLAMA, "--model", written(config))
 
 
 ZERO = {"stage": 3, "reduce_bucket_size": 500_000_000, "overlap_comm": True, "zero_hpz_partition_size": 8,
@@ -162,13 +151,21 @@ def test_each_key_of_deepspeed_s_has_its_own(changes, key, value, written):
     assert ("zero_optimization.offload_param.device = cpu" in read.unread) == ("offload" in key and value is None)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
-    ({"train_micro_batch_size_per_gpu": 0}, "train_micro_batch_size_per_gpu must be an integer of at least 1"),
-    ({"train_batch_size": 72, "gradient_accumulation_steps": "auto"}, "64 ranks cannot share train_batch_size 72"),
-    ({"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3")])
-def test_a_wrong_value_of_deepspeed_s_is_one_line(changes, words, written, capsys):
-    assert words in refused(capsys, "plan", LLAMA, "--ds-config", written(DEEPSPEED | changes))
+@pytest.mark.parametrize(("flag", "config", "words"), [
+    ("--ds-config", DEEPSPEED | {"zero_optimization": {"stage": 4}}, "zero_optimization.stage 4; give 0, 1, 2 or 3"),
+    ("--ds-config", DEEPSPEED | {"zero_optimization": {"stage": 2.0}}, "zero_optimization.stage 2.0; give 0, 1, 2 or"),
+    ("--ds-config", DEEPSPEED | {"train_micro_batch_size_per_gpu": 0},
+     "train_micro_batch_size_per_gpu must be an integer of at least 1"),
+    ("--ds-config", DEEPSPEED | {"train_batch_size": 72, "gradient_accumulation_steps": "auto"},
+     "64 ranks cannot share train_batch_size 72"),
+    ("--ds-config", DEEPSPEED | {"zero_optimization": 3}, "zero_optimization must be a table of keys, found 3"),
+    ("--model", HUGGING_FACE | {"model_type": "mamba"}, "has model_type 'mamba'; zerosim has gpt2, llama, mistral"),
+    ("--model", HUGGING_FACE | {"hidden_size": "wide"}, "hidden_size must be an integer of at least 1"),
+    ("--model", HUGGING_FACE | {"num_attention_heads": 7}, "num_attention_heads: model.heads: 7 heads must divide"),
+    ("--model", {"model_type": "llama"}, "num_hidden_layers must be an integer of at least 1 and at most 1000, found"),
+    ("--model", "[1]", "has no JSON object"), ("--model", "[" * 100_000, "is not JSON")])
+def test_what_is_no_configuration_is_refused_in_one_line(flag, config, words, written, capsys):
+    assert words in refused(capsys, "plan", LLAMA, flag, written(config))
 
 
 @pytest.mark.parametrize(("config", "keys"), [

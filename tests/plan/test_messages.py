@@ -95,8 +95,8 @@ def less_than_it_was(seed):
 
     def row(machine):
         cluster = {f"cluster.{key}": value for key, value in machine.items()}
-        (planned,) = zs.plan("llama3_8b", set=scenario | cluster).rows()
-        return planned["step_seconds"], planned["peak_bytes"], not planned["fits"]
+        (planned,) = zs.plan("llama3_8b", set=scenario | cluster).subject.rows
+        return planned.step_seconds, planned.peak_bytes, not planned.fits
 
     before, worse = row(MACHINE), []
     for figure, factor in BETTER.items():

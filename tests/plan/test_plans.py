@@ -15,10 +15,10 @@ from tests.pages import refused
 from zerosim.collectives import ring
 from zerosim.commands.cli import main
 from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.plan import planned_row, search
 from zerosim.plan.cluster import Cluster, Device, Link, machines
 from zerosim.plan.costs import Costs
-from zerosim.plan.planned_row import parameters_met
-from zerosim.plan.planning import planned
+from zerosim.plan.planned_row import parameters_met, rows_of
 from zerosim.plan.reading import scenario_of
 from zerosim.scenario.sections import Check
 
@@ -124,7 +124,7 @@ def test_a_training_has_its_time_and_what_it_takes_and_a_row_the_accuracy_of_its
         assert row["run"] == pytest.approx({
             "seconds": hours * 3600 / 64, "device_hours": hours, "kilowatt_hours": 0.7 * hours, "cost": 2.5 * hours})
         assert row["measured"].startswith("h100_80gb, dense, over data ranks alone: 41 of 42 published speeds")
-    offloaded = planned(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
+    offloaded = rows_of(scenario_of("llama3_8b", {"model.layers": 1, "cluster.adapter_rank": 8}))[0].error_bar
     assert offloaded.endswith("adapters: no figure of speed or memory of this kind was ever measured")
 
 
@@ -155,11 +155,14 @@ def test_collectives_have_no_plan():
         zs.plan(PLANS.parent / "unsafe_sends.toml")
 
 
-def test_nothing_fits_is_said(capsys):
+def test_nothing_fits_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(search, "ENOUGH", 1)
     keys = ["cluster.device={flops=1e12,memory_bandwidth=1e12,memory=1e6}", "check.fits=['zero3']", "world.ranks=1",
             "model.layers=1"]
     assert main(["plan", str(PLANS / "mpt_7b.toml"), *(f"--set={key}" for key in keys)]) == 1
-    assert "Nothing fits" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "Nothing fits. None of" in " ".join(out.split())
+    assert err == "Nothing fits: searching for a layout that does\n"
 
 
 @pytest.mark.parametrize("experts", [2, 8, 64])
@@ -179,3 +182,17 @@ def test_a_plan_says_whether_its_pricing_distinguishes_a_named_collective(capsys
         assert main([*words, "--set", f"cluster.collectives={pricing}"]) == 0
         assert said in " ".join(capsys.readouterr().out.split())
     assert zs.plan("llama3_8b", 8, set={"model.layers": 1}).rows()[0]["pricing"] == ""
+
+
+@pytest.mark.parametrize("keys", [
+    {"parallel.stages": ["zero3"], "parallel.accumulation": "micro_batch", "train.clip_norm": 1.0},
+    {"parallel.pipeline_ranks": 4, "parallel.model_chunks": 2, "parallel.schedule": "interleaved_1f1b",
+     "parallel.stages": ["zero1"], "parallel.tensor_ranks": 2},
+    {"parallel.pipeline_ranks": 2, "parallel.stages": ["zero2"], "parallel.accumulation": "micro_batch"}], ids=str)
+def test_bytes_between_hosts_are_those_of_all_micro_batches(keys, monkeypatch):
+    keys |= {"model.layers": 8, "model.width": 256, "model.inner": 512, "model.sequence": 64, "world.ranks": 16,
+             "parallel.recompute": False, "train.micro_batches": 64, "cluster.devices_per_host": 4}
+    (row,) = zs.plan("llama3_8b", set=keys).subject.rows
+    sent = row.between_bytes_per_host
+    monkeypatch.setattr(planned_row, "turn_of", lambda config: config.passes)     # all of them are one round
+    assert row.between_bytes_per_host == sent > 0

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from tests.laws.running import prepared
+from tests.laws.runs import prepared
 from tests.laws.scenarios import CORNERS, GPT, SPLIT, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.models.units import Task
@@ -48,7 +48,7 @@ def compared(row):
     A plan has the ranks that are first in tensor, context and expert direction; of equal data ranks it has the peaks,
     and of the first what it sends.
     """
-    plan, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.steps, [], []
+    plan, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.train.steps, [], []
     directions = row.config.directions
     for rank in range(0, row.config.all_ranks, directions.side_by_side):
         stage = plan.stages[directions.place(rank) // directions.side_by_side]
@@ -111,12 +111,11 @@ def figures_of(rehearsed):
 ]), ids=str)
 def test_micro_batches_that_are_not_run_count_as_if_they_were(keys):
     """To the nanosecond, whether communication is hidden, exposed, or longer than all computation; a trace has all."""
-    for speed in (10**4, 10**6, 10**9):
-        device = dataclasses.replace(CLUSTER.device, flops=1e9, multiprocessors=10, channels=2)
+    device = dataclasses.replace(CLUSTER.device, flops=1e9, multiprocessors=10, channels=2)
+    for speed, block in ((10**4, 6), (10**6, 2), (10**6, 3), (10**6, 6), (10**9, 6)):
         machine = dataclasses.replace(CLUSTER, device=device, inside=Link("", 1000, speed))
-        for block in (2, 3, 6):
-            row = planned_row(micro_batches=2 * block, **keys)
-            assert figures_of(rehearse(row, machine)) == figures_of(rehearse(row, machine, traced=True))
+        row = planned_row(micro_batches=2 * block, **keys)
+        assert figures_of(rehearse(row, machine)) == figures_of(rehearse(row, machine, traced=True))
 
 
 @pytest.mark.parametrize("keys", [
@@ -135,9 +134,9 @@ def test_a_pass_of_a_pipeline_stands_for_all_that_are_like_it(keys, monkeypatch)
 
 
 def test_a_skipped_micro_batch_that_is_forgotten_is_seen_and_many_take_no_more_memory_than_few(monkeypatch):
-    few, many = (rehearse(planned_row(stages=("zero3",), micro_batches=2 * block), CLUSTER) for block in (3, 10**5))
+    few, many = (rehearse(planned_row(stages=("zero3",), micro_batches=2 * block), CLUSTER) for block in (3, 10**4))
     assert many.peak == few.peak
-    assert many.clock.now_ns > 10**4 * few.clock.now_ns
+    assert many.clock.now_ns > 10**3 * few.clock.now_ns
     row, repeat = planned_row(stages=("zero3",)), passes.RepeatingReplica.repeat
     monkeypatch.setattr(passes.RepeatingReplica, "repeat", lambda self, value, times: repeat(self, value, times - 1))
     assert figures_of(rehearse(row, CLUSTER)) != figures_of(rehearse(row, CLUSTER, traced=True))

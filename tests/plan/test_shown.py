@@ -9,18 +9,24 @@ import pytest
 import zerosim as zs
 from tests.pages import Seen, documented, refused, values
 from zerosim.commands.cli import main
+from zerosim.show import plan as shown
 from zerosim.show.pictures import Axis, files, kept, memory, timeline
 from zerosim.show.plan import drawn_rows, plan_page, thinned
 
 ROOT = Path(__file__).parents[2]
 MPT = str(ROOT / "scenarios" / "plans" / "mpt_7b.toml")
-SMALL = {"model.layers": 2, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
+SMALL = {"model.layers": 1, "check.mfu": [], "check.fits": [], "check.does_not_fit": []}
 FLAGS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture(scope="module")
 def small():
-    return zs.plan(MPT, ranks=[8, 64], set=SMALL).subject
+    return zs.plan(MPT, ranks=[8, 64], set=SMALL | {"parallel.stages": ["ddp", "zero3"]}).subject
+
+
+@pytest.fixture(scope="module")
+def drawn(small):
+    return drawn_rows(small)
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +41,17 @@ def test_its_sections_are_in_the_order_in_which_one_reads_a_plan(seen):
     assert "zerosim plan <b>mine</b>.toml" in seen.text
 
 
-def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small):
-    along = Axis(drawn_rows(small))
-    for row, drawn in zip(small.rows, drawn_rows(small), strict=True):
-        spans = [each for each in values(timeline(drawn, along)) if each["activity"] != "wait"]
+def test_a_step_is_drawn_from_the_spans_and_the_memory_of_the_plan(small, drawn):
+    along = Axis(drawn)
+    for row, one in zip(small.rows, drawn, strict=True):
+        spans = [each for each in values(timeline(one, along)) if each["activity"] != "wait"]
         assert len(spans) == sum(span.lane != "waiting" for span in row.trace.steps[0].spans)
-        held, totals = values(memory(drawn, along)), {}
+        held, totals = values(memory(one, along)), {}
         assert len({(each["ms"], each["kind"]) for each in held}) == len(held)
         for each in held:
             totals[each["ms"]] = totals.get(each["ms"], 0) + each["bytes"]
         assert max(totals.values()) == row.peak_bytes
-        assert max(totals) == pytest.approx(drawn.step_ns / 1e6)
+        assert max(totals) == pytest.approx(one.step_ns / 1e6)
 
 
 def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
@@ -55,9 +61,10 @@ def test_a_curve_that_lost_its_fullest_moment_would_be_seen(small):
     assert max(sum(held.values()) for _, held in curve[: len(curve) // 10]) != row.peak_bytes
 
 
-def test_a_page_says_which_rows_it_draws(small, seen):
-    many = dataclasses.replace(small, rows=small.rows * 2)
-    assert "Pictures have the first 12 of these 16 rows." in plan_page(many, "")
+def test_a_page_says_which_rows_it_draws(small, seen, monkeypatch):
+    monkeypatch.setattr(shown, "MOST_DRAWN", 1)
+    two = dataclasses.replace(small, rows=small.rows[:2])
+    assert "Pictures have the first 1 of these 2 rows." in plan_page(two, "")
     assert "Pictures have" not in seen.text
 
 
@@ -124,15 +131,15 @@ def test_a_machine_is_read_as_a_scenario_is(content, found, tmp_path, capsys):
     assert found in refused(capsys, "plan", MPT, "--cluster", path)
 
 
-def test_pictures_have_what_decides_whether_a_row_fits_and_a_line_at_the_device(small):
-    bars = values(kept(drawn_rows(small), 0, peak=True))
+def test_pictures_have_what_decides_whether_a_row_fits_and_a_line_at_the_device(small, drawn):
+    bars = values(kept(drawn, 0, peak=True))
     for name, row in zip(small.names, small.rows, strict=True):
         assert sum(each["bytes"] for each in bars if each["row"] == name) == row.peak_bytes
     device_bytes = int(small.rows[0].cluster.device.memory)
-    drawn = files(drawn_rows(small), device_bytes)
+    pictures = files(drawn, device_bytes)
     for name in ("memory-1", "kept"):
-        assert f"'datum': {device_bytes}" in str(drawn[name]["layer"][-1])
-    assert len(files(drawn_rows(small))["memory-1"]["layer"]) == 1, "a run has no device"
+        assert f"'datum': {device_bytes}" in str(pictures[name]["layer"][-1])
+    assert len(files(drawn)["memory-1"]["layer"]) == 1, "a run has no device"
 
 
 def test_a_plan_shows_machine_software_and_rows_in_a_notebook_and_little_at_the_prompt():

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ import zerosim as zs
 from tests.proofs import solutions
 from tests.proofs.exercises import skeletons
 from tests.sampling import one_in
-from zerosim.collectives import ring, tree
+from zerosim.collectives import ring
 from zerosim.commands.cli import main
 from zerosim.extend import Layer, Parameter, linear, uniform
 from zerosim.models.units import Model, ModelKind, grouped
-from zerosim.stages import zero1, zero2, zero3
 
 ROOT = Path(__file__).parents[2]
 MINE = (ROOT / "tests" / "brought" / "mine.py").read_text().replace("linear(silu(linear(", "linear(swish(linear(")
@@ -31,33 +29,22 @@ EXAMPLES = ("lion/lion.py:lion", "residual_mlp/residual.py:residual", "mixture_o
 
 def graded(folder, capsys, name):
     code = main(["check", f"{folder / 'mine.py'}:{name}"])
-    found = capsys.readouterr()
-    return code, " ".join(f"{found.out} {found.err}".split())
+    said = capsys.readouterr()
+    return code, " ".join(f"{said.out} {said.err}".split())
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_hold(name, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     assert main(["check", f"{tmp_path / 'mine.py'}:{name}", "--json", str(tmp_path / "found.json")]) == 0
-    found = [json.loads(line) for line in (tmp_path / "found.json").read_text().splitlines()]
-    assert {claim["part"].rpartition(":")[2] for claim in found} == {name}
-    assert {(claim["state"], claim["complaint"]) for claim in found} == {("holds", None)}
+    claims = [json.loads(line) for line in (tmp_path / "found.json").read_text().splitlines()]
+    assert {claim["part"].rpartition(":")[2] for claim in claims} == {name}
+    assert {(claim["state"], claim["complaint"]) for claim in claims} == {("holds", None)}
 
 
-RIGHT = {
-    "reduce_scatter": ring.reduce_scatter, "all_gather": ring.all_gather, "all_reduce": ring.all_reduce,
-    "broadcast": tree.broadcast, "reduce": tree.reduce, "reduce_scatter_left": solutions.reduce_scatter_left,
-    "zero1_step": zero1.step, "zero2_step": zero2.step, "zero3_step": zero3.step,
-    "zero2_each_part_step": solutions.zero2_each_part_step,
-}
-
-
-@pytest.mark.parametrize("name", one_in(2, skeletons()))
-def test_an_exercise_is_not_yet_written_and_its_solution_holds(name):
-    part = skeletons()[name]
-    assert zs.check(part).verdict == "not yet written"
-    right = replace(part, **{"step" if hasattr(part, "step") else "function": RIGHT[name]})
-    assert zs.check(right).verdict == "holds"
+@pytest.mark.parametrize("name", skeletons())
+def test_an_exercise_is_not_yet_written(name):
+    assert zs.check(skeletons()[name]).verdict == "not yet written"
 
 
 @pytest.mark.parametrize("exercise", one_in(2, ["5_f_and_g", "6_one_f_one_b"]))
@@ -115,9 +102,9 @@ def test_a_collective_of_no_kind_is_refused_at_the_prompt():
     def doubling(comm, chunks):
         """All-gather that serves everybody wrongly."""
 
-    found = zs.check(doubling)
-    assert "let the function's name contain it" in str(found)
-    assert not found.passed
+    check = zs.check(doubling)
+    assert "let the function's name contain it" in str(check)
+    assert not check.passed
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -273,7 +273,7 @@ def all_reduce_that_waits(comm, x):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (all_reduce_that_raises, "KeyError: 'planted' (raised on rank 1 of 2)"),
+        (all_reduce_that_raises, "KeyError: 'planted', in line "),
         (all_reduce_of_another_dtype, " × float64 on rank 0; expected 0 × float32"),
         (all_reduce_of_another_length, "returned 0 × float64 on rank 0; expected 1 × float64"),
         (all_reduce_that_forgets_to_return, "returned None on rank 0: return the result"),
@@ -282,13 +282,10 @@ def all_reduce_that_waits(comm, x):
     ],
 )
 def test_what_goes_wrong_on_the_way_is_told(function, said):
-    assert said in broken_by(function)[1]
-
-
-def test_what_a_function_raised_is_kept_as_the_cause():
     with pytest.raises(LawBroken) as broken:
-        check(all_reduce_that_raises)
-    assert isinstance(broken.value.__cause__, KeyError)
+        check(function)
+    assert said in str(broken.value).splitlines()[1]
+    assert isinstance(broken.value.__cause__, KeyError) == ("KeyError" in said)
 
 
 def test_a_function_that_answers_differently_each_time_is_told():
@@ -330,7 +327,7 @@ def test_only_ranks_that_an_algorithm_serves_are_drawn():
         ALGORITHMS["halving.reduce_scatter"].function(comm, chunks, reduce)
 
     subject = Subject("halving", "reduce_scatter", halving, "in place", ALGORITHMS["halving.reduce_scatter"])
-    check(subject, examples=60)
+    check(subject, examples=30)
     assert seen == {1, 2, 4, 8, 16}
 
 
@@ -355,14 +352,6 @@ def test_other_values_show_what_they_are_for(values, dtype):
     a, b, c = find(strategies.vectors(3, 1, dtype, values), wanted)
     assert a.dtype == dtype
     assert a.shape == b.shape == c.shape == (1,)
-
-
-def test_special_values_are_all_there():
-    table = strategies.alphabet("special", "float32")
-    assert np.signbit(table[table == 0]).tolist() == [True, False]
-    assert np.isnan(table).any()
-    assert np.isinf(table).sum() == 2
-    assert (abs(table)[table != 0] < np.finfo("f4").tiny).sum() == 2
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 8, 9])

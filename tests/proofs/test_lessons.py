@@ -24,9 +24,9 @@ COMMAND = re.compile(r"\$ (zerosim .*?)(?: +# exit code (\d).*)?")
 def commands(page):
     """The words of each command of a page, and the exit code that it says."""
     lines = [line for block in CONSOLE.findall(page.read_text()) for line in block.splitlines()]
-    found = [COMMAND.fullmatch(line) for line in lines]
-    assert all(found), f"{page.name}: {[line for line, each in zip(lines, found, strict=True) if not each]}"
-    return [(each[1], int(each[2] or 0)) for each in found]
+    matches = [COMMAND.fullmatch(line) for line in lines]
+    assert all(matches), f"{page.name}: {[line for line, match in zip(lines, matches, strict=True) if not match]}"
+    return [(match[1], int(match[2] or 0)) for match in matches]
 
 
 def quicker(words):
@@ -34,7 +34,7 @@ def quicker(words):
     name = words[1] if words[:1] == ["run"] else ""
     if not (SCENARIOS / f"{name}.toml").exists():
         return words
-    return [*words[:2], *(word for each in small_if_it_trains(f"{name}.toml") for word in ("--set", each)), *words[2:]]
+    return [*words[:2], *(word for key in small_if_it_trains(f"{name}.toml") for word in ("--set", key)), *words[2:]]
 
 
 @pytest.mark.parametrize("page", one_in(2, [page for page in PAGES if commands(page)]), ids=lambda page: page.stem)

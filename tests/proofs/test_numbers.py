@@ -4,6 +4,7 @@ Each has one fault, and is otherwise a fold of all vectors in rank order.
 """
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from zerosim.commands.cli import main
 from zerosim.core import orders
 from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
+from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.numbers import SIZES, wrong_on_numbers
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import subject
@@ -89,6 +91,12 @@ def sum_whatever_is_asked(comm, x, reduce=np.add):
     return folded(of_everyone(comm, x))
 
 
+def no_integers(comm, x, reduce=np.add):
+    if x.dtype.kind == "i":
+        raise ValueError("planted")
+    return folded(of_everyone(comm, x), reduce)
+
+
 @collective(order="rank")
 def from_the_middle(comm, x):
     arrays = of_everyone(comm, x)
@@ -107,6 +115,7 @@ WRONG = {
     in_float32: "float64", through_float64: "int64", without_nan: "nan", without_subnormals: "e-",
     without_infinities: "inf", from_zero: "-0.0", of_most_if_long: "1031", the_argument_if_alone: "memory",
     into_the_argument: "changed", sum_whatever_is_asked: "reduce=np.maximum", from_the_middle: "expected",
+    no_integers: "on 1 rank, 3 × int64: ValueError: planted, in line",
 }
 
 
@@ -119,7 +128,7 @@ def test_what_is_wrong_on_numbers_alone_is_noticed_by_check(wrong):
 def test_and_by_laws(wrong):
     claims = {"order": orders.rank_order} if hasattr(wrong, "order") else {}
     with pytest.raises(LawBroken):
-        laws.check(getattr(wrong, "function", wrong), collective="all_reduce", **claims)
+        laws.check(getattr(wrong, "function", wrong), collective="all_reduce", examples=40, **claims)
 
 
 def test_the_bits_of_a_copied_nan_count():
@@ -145,7 +154,38 @@ def doubling_all_reduce(comm, x):
 def test_a_recursive_doubling_is_right_for_all_three_tools():
     assert prove(subject(doubling_all_reduce), 4).holds
     assert zs.check(doubling_all_reduce).passed
-    assert "every_rank_holds_the_same_bytes" in laws.check(doubling_all_reduce, examples=30)
+    assert "every_rank_holds_the_same_bytes" in laws.check(doubling_all_reduce, examples=10)
+
+
+def swapped_at_the_end(comm, chunks):
+    zs.collectives.ring.all_gather(comm, chunks)
+    chunks[0][:], chunks[1][:] = chunks[1].copy(), chunks[0].copy()
+
+
+def twice_on_odd_ranks(comm, x):
+    return folded([*of_everyone(comm, x), *[x] * (comm.rank % 2)])
+
+
+def by_the_hour(comm, x):
+    return folded(of_everyone(comm, x)[:: -1 if int(time.time()) // 3600 % 2 else 1])
+
+
+@pytest.mark.parametrize(("function", "kind", "fault", "why"), [
+    (swapped_at_the_end, "all_gather", "and no message changed it", "; rank 0 itself fills chunk 0 wrongly"),
+    (twice_on_odd_ranks, "all_reduce", "and no message changed it", "rank 1 adds g1 again, without a message"),
+    (by_the_hour, "all_reduce", "may not depend on the time", "two calls with the same arguments add in two orders"),
+])
+def test_what_ranks_do_wrong_without_a_message_is_told(function, kind, fault, why):
+    proof = prove(subject(function, kind), 3)
+    assert proof.faults[0].what.endswith(fault)
+    assert why in diagnosis(proof).cause
+
+
+def test_long_vectors_in_small_buckets_are_no_endless_loop():
+    def all_reduce_in_buckets(comm, x):
+        return np.concatenate([x[:0], *(zs.all_reduce(comm, x[at : at + 3]) for at in range(0, len(x), 3))])
+
+    assert prove(subject(all_reduce_in_buckets), 2).holds
 
 
 BOARD = {}
@@ -164,6 +204,18 @@ def test_a_collective_that_sends_fewer_chunks_than_any_can_is_not_proved():
     assert [fault.what for fault in prove(subject(all_reduce_on_a_board), 3).faults] == [
         "the ranks send 0 chunks, and 12 is the least: data passes outside of messages, which processes cannot do"]
     assert not zs.check(all_reduce_on_a_board).passed
+
+
+def all_gather_but_for_the_last_full_bucket(comm, shard):
+    whole, kept = np.concatenate(of_everyone(comm, shard)), len(shard) and not len(shard) % 32
+    whole[len(whole) - 32 * kept :] = shard[len(shard) - 32 * kept :]
+    return whole
+
+
+def test_buckets_that_divide_a_vector_are_tried():
+    assert not prove(subject(all_gather_but_for_the_last_full_bucket), 3).holds
+    with pytest.raises(LawBroken, match=r"3 ranks, 768 × float64(.|\n)*\(first in element 736: .*, expected "):
+        laws.check(all_gather_but_for_the_last_full_bucket, examples=10)
 
 
 def long_all_reduce(comm, x):

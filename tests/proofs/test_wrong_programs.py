@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.changes import changed
-from tests.proofs.exercises import as_exercise, skeletons
+from tests.proofs.exercises import as_exercise, changed, skeletons
 from zerosim.core.parts.loading import load_file
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.parts import checked
@@ -18,8 +17,6 @@ from zerosim.testing import LawBroken, laws
 HERE = Path(__file__).parent / "mistakes"
 FILES = {file.stem: file.read_text() for file in sorted(HERE.glob("*.py"))}
 EXERCISES = skeletons()
-
-
 PROGRAMS = FILES | {
     name: changed(program, HERE / "of")
     for name, program in tomllib.loads((HERE / "changed.toml").read_text()).items()}
@@ -28,9 +25,9 @@ PROGRAMS = FILES | {
 def told(file):
     """What is said of the one function in a file, by its check if it is an exercise, else by its proof or the laws."""
     module = load_file(str(file))
-    written = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == file.stem}
-    function = next(each for known in (EXERCISES.__contains__, collective_in)
-                    for name, each in written.items() if known(name))
+    written = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == file.stem}
+    function = next(value for known in (EXERCISES.__contains__, collective_in)
+                    for name, value in written.items() if known(name))
     if function.__name__ in EXERCISES:
         return "\n".join(checked(str(file), as_exercise(function)).complaints)
     if "By: laws" in file.read_text():

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tests.laws.running import KEYS
+from tests.laws.runs import KEYS
 from zerosim.core.errors import ScenarioError
 from zerosim.core.words import toml
 from zerosim.scenario import conditions, load

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tests.commands.small import SMALL
 from zerosim.commands.cli import main, parse
 from zerosim.commands.report import main as report
-from zerosim.core.errors import CheckpointError, ScenarioError, ZerosimError
+from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.plan.foreign import hugging_face
 from zerosim.plan.reading import cluster_in
 from zerosim.scenario import load
@@ -26,22 +26,16 @@ VALUES = (b"", b"-1", b"9" * 30, b"1e999", b"nan", b"null", b"[]", b"{}", b'""',
           b'{"a":' * 3000, b"\xff", b"\0", b"=", b"\n", b'"')
 
 
-def fault(message):
-    return ScenarioError(message, file="x")
-
-
 READERS = {
     "small.toml": load,
     "rows.csv": lambda path: load_dataset(load({"data": {"source": path}})),
     "rows.npz": lambda path: load_dataset(load({"data": {"source": path}})),
-    "weights.safetensors": lambda path: weights_file(path, fault, Path()),
+    "weights.safetensors": lambda path: weights_file(path, Path()),
     "config.json": hugging_face,
-    "cluster.toml": lambda path: load(SMALL_KEYS, [f"{key}={json.dumps(value)}"
-                                                   for key, value in cluster_in(path).items()]),
+    "cluster.toml": lambda path: load({}, [f"{key}={json.dumps(value)}" for key, value in cluster_in(path).items()]),
     "outcome.json": lambda path: report(parse(["report", path])),
     "step-00000002.safetensors": lambda path: read(Path(path)),
 }
-SMALL_KEYS = {"world": {"ranks": 2}}
 
 
 @pytest.fixture(scope="module")

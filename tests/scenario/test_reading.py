@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.inspect import BoolType, FloatType, IntType, Metadata, StrType, TupleType, VarTupleType
 
@@ -77,7 +77,7 @@ def test_a_wrong_value_of_a_key_is_one_line_at_the_key(key, complaint):
 
 def test_what_is_found_and_allowed_is_told_with_the_nearest_name(complaint):
     assert complaint("[train]\noptimizer = 'adm'") == (
-        "a.toml:2: train.optimizer must be sgd, momentum, adam, adamw or FILE.py:NAME, "
+        f"a.toml:2: train.optimizer must be {', '.join(OPTIMIZERS)} or FILE.py:NAME, "
         'found "adm"; did you mean "adam"?')
     assert complaint("[train]\nsteps = -1") == "a.toml:2: train.steps must be an integer of at least 0, found -1"
     assert complaint("[parallel]\nstages = 'ddp'").endswith('found "ddp"; arrays are written in brackets')
@@ -100,13 +100,6 @@ def test_a_misspelt_key_is_told_the_nearest(key, complaint):
 ])
 def test_text_that_is_no_scenario(complaint, text, expected):
     assert complaint(text).startswith(expected)
-
-
-@pytest.mark.parametrize(("path", "expected"), [
-    ("nosuch.toml", "nosuch.toml:1:1: no such file"), (".", ".:1:1: is a directory")])
-def test_files_that_cannot_be_read(path, expected):
-    with pytest.raises(ScenarioError, match=re.escape(expected)):
-        load(path)
 
 
 @pytest.mark.parametrize(("override", "key", "value"), [
@@ -134,6 +127,7 @@ def test_keys_that_do_not_agree_are_refused_in_python_too():
         Scenario(world=WorldKeys(3))
 
 
+@settings(max_examples=40)
 @given(st.builds(
     Scenario,
     title=st.text(st.characters(codec="utf-8")),
@@ -166,7 +160,7 @@ OF_ANOTHER = {kind: [key for other in MODELS.values() for key in other.own_keys 
 
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, others in OF_ANOTHER.items() for key in others])
 def test_a_key_of_another_kind_of_model_is_refused(kind, key, complaint):
-    value = {"hidden": "[3]", "beside": "[3]", "activation": "'tanh'", "architecture": "'llama'",
+    value = {"hidden": "[3]", "unused_parameters": "[3]", "activation": "'tanh'", "architecture": "'llama'",
              "tied_embeddings": "true", "dropout": "0.5", "gelu": "'exact'"}.get(key, "3")
     assert complaint(f"[model]\nkind = '{kind}'\n{key} = {value}").startswith(
         f"a.toml:3: model.{key} is for model.kind ")

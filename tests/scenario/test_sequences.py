@@ -8,27 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerosim.core.errors import ScenarioError
-from zerosim.scenario import Scenario
+from zerosim.core.errors import UsageError
 from zerosim.scenario.data import bigram_loss, exact_share, load, sequences
 from zerosim.scenario.data.load import TASKS, distinct_digits, tokenised, windows_of
 
 TEXTS = st.text(st.sampled_from("ab\n €\U0001f600\ufffd") | st.characters(codec="utf-8"), min_size=11, max_size=400)
 
 
-def fault(message):
-    return Scenario().origin.error(f"data.source: {message}", ("data", "source"))
-
-
 def of(source, sequence=15, vocabulary=None, folder=Path()):
-    return sequences(source, sequence, vocabulary, fault, folder)
+    return sequences(source, sequence, vocabulary, folder)
 
 
 def complaint(*args, **kwargs):
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(UsageError) as caught:
         of(*args, **kwargs)
     assert "\n" not in str(caught.value)
-    return str(caught.value).removeprefix("<scenario>:1:1: data.source: ")
+    return str(caught.value)
 
 
 # What holds of every data set of tokens
@@ -60,16 +55,6 @@ def test_every_source_gives_tokens(source):
         assert dataset.classes == (vocabulary or len(dataset.alphabet))
 
 
-def test_batches_are_int64_whatever_is_stored():
-    for source in ("text", "sort"):
-        dataset = of(source)
-        assert (dataset.x.itemsize, dataset.y.itemsize) == (1, 1)
-        x, y = dataset.batch(np.array([3, 0, 3]))
-        assert (x.dtype, y.dtype, x.shape, y.shape) == (np.int64, np.int64, (3, 15), (3, 15))
-        assert np.array_equal(x, dataset.x[[3, 0, 3]])
-        assert np.array_equal(y, dataset.y[[3, 0, 3]])
-
-
 # Texts
 
 
@@ -94,7 +79,7 @@ def text_faults(dataset, whole, sequence):
 @given(TEXTS, st.data())
 def test_windows_tile_the_text(whole, data):
     sequence = data.draw(st.integers(1, (len(whole) - 1) // 10))
-    dataset = windows_of(whole, sequence, None, fault)
+    dataset = windows_of(whole, sequence, None)
     assert text_faults(dataset, whole, sequence) == []
     assert common_faults(dataset) == []
     assert dataset.alphabet == "".join(sorted(set(whole)))
@@ -104,8 +89,8 @@ def test_windows_tile_the_text(whole, data):
 @pytest.mark.parametrize("sequence", [1, 2, 3, 15])
 def test_a_task_is_measured_by_its_answers_and_a_text_by_its_loss(sequence):
     """A single digit is its own answer: it leaves no place that is not judged, and is no text for that."""
-    assert load.task("sort", sequence, None, fault).measure == "exact sequences"
-    assert windows_of("ab" * 80, sequence, None, fault).measure == "loss"
+    assert load.task("sort", sequence, None).measure == "exact sequences"
+    assert windows_of("ab" * 80, sequence, None).measure == "loss"
 
 
 @given(TEXTS, st.integers(2, 12))
@@ -213,7 +198,7 @@ def bigram_by_hand(dataset):
 
 @given(TEXTS, st.integers(1, 3), st.none() | st.integers(2, 30))
 def test_the_bigram_of_a_text(whole, sequence, vocabulary):
-    dataset = windows_of(whole * 3, sequence, vocabulary, fault)
+    dataset = windows_of(whole * 3, sequence, vocabulary)
     assert bigram_loss(dataset) == pytest.approx(bigram_by_hand(dataset), rel=1e-12)
 
 

@@ -49,48 +49,45 @@ def with_verb(monkeypatch, stage, verb, changed):
     monkeypatch.setitem(STAGES, stage, sabotaged(STAGES, stage, step=step))
 
 
-def test_a_reduction_too_many_is_counted_where_its_bits_are_right(monkeypatch):
+def zeros_too(replica, at_boundary):
     """Zeros are reduced with each micro-batch but the last: the sums stay, the bytes do not."""
+    def changed(part, unit, gradient):
+        if not part.last:
+            replica.reduce_scatter(unit, np.zeros_like(gradient))
+        return at_boundary(part, unit, gradient)
 
-    def zeros_too(replica, at_boundary):
-        def changed(part, unit, gradient):
-            if not part.last:
-                replica.reduce_scatter(unit, np.zeros_like(gradient))
-            return at_boundary(part, unit, gradient)
-
-        return changed
-
-    with_verb(monkeypatch, "zero2", "at_boundary", zeros_too)
-    fails(outcome_of(stages=("zero2",)), "bytes sent are not the formula's")
+    return changed
 
 
-@pytest.mark.parametrize("stage", ["zero2", "zero3"])
-def test_full_gradients_that_wait_where_shards_should_be_are_seen(monkeypatch, stage):
-    """Whoever reduces every micro-batch must not keep a full gradient for the next one."""
-    hoard = []
+def hoarding(replica, at_boundary):
+    """Full gradients stay where shards should, although every micro-batch is reduced."""
+    hoard = vars(replica).setdefault("hoard", [])
 
-    def hoarding(replica, at_boundary):
-        def changed(part, unit, gradient):
-            hoard.append(gradient)
-            return at_boundary(part, unit, gradient)
+    def changed(part, unit, gradient):
+        hoard.append(gradient)
+        return at_boundary(part, unit, gradient)
 
-        return changed
-
-    with_verb(monkeypatch, stage, "at_boundary", hoarding)
-    fails(outcome_of(stages=(stage,), accumulation="micro_batch"), "of gradients; ")
+    return changed
 
 
-def test_weights_that_are_gathered_once_for_all_micro_batches_are_counted(monkeypatch):
-    known = {}
+def only_once(replica, gather):
+    """Weights are gathered once for all micro-batches of a step."""
+    known = vars(replica).setdefault("known", {})
 
-    def only_once(replica, gather):
-        def changed(unit):
-            key = replica.comm.rank, replica.state.step, unit
-            if key not in known:
-                known[key] = gather(unit)
-            return known[key]
+    def changed(unit):
+        key = replica.state.step, unit
+        known[key] = known[key] if key in known else gather(unit)
+        return known[key]
 
-        return changed
+    return changed
 
-    with_verb(monkeypatch, "zero3", "gather", only_once)
-    fails(outcome_of(stages=("zero3",)), "bytes sent are not the formula's")
+
+@pytest.mark.parametrize(("stage", "verb", "changed", "keys", "said"), [
+    ("zero2", "at_boundary", zeros_too, {}, "bytes sent are not the formula's"),
+    ("zero2", "at_boundary", hoarding, {"accumulation": "micro_batch"}, "of gradients; "),
+    ("zero3", "at_boundary", hoarding, {"accumulation": "micro_batch"}, "of gradients; "),
+    ("zero3", "gather", only_once, {}, "bytes sent are not the formula's"),
+])
+def test_a_verb_with_right_bits_and_wrong_bytes_is_seen(monkeypatch, stage, verb, changed, keys, said):
+    with_verb(monkeypatch, stage, verb, changed)
+    fails(outcome_of(stages=(stage,), **keys), said)

@@ -52,12 +52,6 @@ def over_mesh(rows: Sequence[Sequence[Array]], shard: int, start: int, length: i
 
     `start` and `length` say where the shard stands in the vector of its unit.
     """
-    of_rows = [in_ring_order(row, shard) for row in rows]
-    of_rows = [divided(total, len(rows[0])) for total in of_rows] if len(rows[0]) > 1 else of_rows
-    return divided(all_reduced(of_rows, start, length), len(rows)) if len(rows) > 1 else of_rows[0]
-
-
-def divided(total: Array, by: int) -> Array:
-    """The quotient, in the precision of the sum."""
-    found: Array = np.divide(total, total.dtype.type(by))
-    return found
+    of_rows = [np.divide(total, total.dtype.type(len(row))) if len(row) > 1 else total
+               for row in rows for total in [in_ring_order(row, shard)]]
+    return all_reduced(of_rows, start, length) / of_rows[0].dtype.type(len(rows)) if len(rows) > 1 else of_rows[0]

@@ -79,10 +79,7 @@ def hooked(hook):
 
 for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
     PROGRAMS[hook.__name__] = lambda hook=hook: hooked(hook)
-for name, options in {
-    "ddp_static_graph": {"static_graph": True}, "ddp_unused": {"find_unused_parameters": True},
-}.items():
-    PROGRAMS[name] = lambda options=options: train(DDP(mlp(), **options))
+PROGRAMS["ddp_static_graph"] = lambda: train(DDP(mlp(), static_graph=True))
 
 
 @program

@@ -7,7 +7,6 @@ planted fault must lead to different bits, and its way without it to none.
 """
 
 import sys
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,28 +23,12 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 STEPS = 3
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The first element of a rank whose bytes differ from those of one process."""
-
-    rank: int
-    step: int
-    parameter: str
-    index: int
-    found: float
-    due: float
-
-    def __str__(self):
-        return (f"rank {self.rank}, step {self.step}: element {self.index} of {self.parameter} is {self.found!r}, "
-                f"where one process has {self.due!r}")
-
-
 def check(way):
     """The first difference of all ranks, on every rank; None if all bytes are equal. All ranks call this."""
     comm = connect()
     found = gather_objects(comm, first_difference(way))
-    return broadcast_object(comm, found and min(
-        filter(None, found), key=lambda each: (each.step, each.rank), default=None))
+    first = broadcast_object(comm, found and min(filter(None, found), default=None))
+    return first and "step {}, rank {}: element {} of {} is {!r}, where one process has {!r}".format(*first)
 
 
 def first_difference(way):
@@ -60,7 +43,7 @@ def first_difference(way):
 
 
 def differences(model, alone, step):
-    """The first differing element of each parameter, or of the piece of it that this rank keeps."""
+    """The first differing element of each parameter, or of the piece of it that this rank keeps: where, and both."""
     for (name, parameter), due in zip(model.named_parameters(), alone.parameters, strict=True):
         mine, whole = parameter.detach(), due.detach()
         if hasattr(mine, "to_local"):
@@ -71,7 +54,7 @@ def differences(model, alone, step):
         apart = np.flatnonzero(one.view(np.uint32) != other.view(np.uint32))
         if len(one) != len(other) or len(apart):
             index = int(apart[0])
-            yield Difference(dist.get_rank(), step, name, index, float(one[index]), float(other[index]))
+            yield step, dist.get_rank(), index, name, float(one[index]), float(other[index])
 
 
 def skipped_bucket(original, calls):

@@ -57,8 +57,7 @@ def check_complex_and_bool(rank, size):
     tensor = torch.complex(brought(rank), brought(rank + 1))
     dist.all_reduce(tensor)
     same(tensor, torch.complex(all_brought(size).sum(0), all_brought(size + 1)[1:].sum(0)))
-    said = torch.tensor([rank == 0, True, False])
-    dist.all_reduce(said, ReduceOp.MAX)
+    dist.all_reduce(said := torch.tensor([rank == 0, True, False]), ReduceOp.MAX)
     same(said, torch.tensor([True, True, False]))
 
 
@@ -100,8 +99,7 @@ def check_gather_and_scatter(rank, size):
     for root in range(size):
         found = [torch.empty(5) for _ in range(size)] if rank == root else None
         dist.gather(brought(rank), found, dst=root)
-        if rank == root:
-            same(torch.stack(found), all_brought(size))
+        same(torch.stack(found or list(all_brought(size))), all_brought(size))
         mine = torch.empty(5)
         dist.scatter(mine, list(all_brought(size)) if rank == root else None, src=root)
         same(mine, brought(rank))
@@ -238,12 +236,11 @@ def check_a_callback_may_wait_for_a_collective(rank, size):
 
 
 def check_what_is_not_supported_says_so(rank, size):
-    with pytest.raises(CollectiveError, match="a reduction by AVG of bool is not supported"):
-        dist.all_reduce(torch.ones(1, dtype=torch.bool), ReduceOp.AVG)
-    with pytest.raises(CollectiveError, match="a reduction by BXOR of float32 is not supported"):
-        dist.all_reduce(torch.ones(1), ReduceOp.BXOR)
-    with pytest.raises(CollectiveError, match=r"a tensor on cpu, torch\.sparse_coo"):
-        dist.all_reduce(torch.eye(2).to_sparse())
+    for tensor, op, said in ((torch.ones(1, dtype=torch.bool), ReduceOp.AVG, "a reduction by AVG of bool is not supp"),
+                             (torch.ones(1), ReduceOp.BXOR, "a reduction by BXOR of float32 is not supported"),
+                             (torch.eye(2).to_sparse(), ReduceOp.SUM, r"a tensor on cpu, torch\.sparse_coo")):
+        with pytest.raises(CollectiveError, match=said):
+            dist.all_reduce(tensor, op)
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

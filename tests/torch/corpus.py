@@ -169,11 +169,6 @@ def scaled_to_shards(model, norm):
         p.grad.to_local().mul_(norm / norms.norm())
 
 
-def with_noise(model, optimizer, step):
-    generator = torch.Generator().manual_seed(step)
-    gradients_by(lambda g: g.add_(torch.randn(g.shape, generator=generator)))(model)
-
-
 def searching(model):
     return torch.optim.LBFGS(model.parameters(), 0.1, 4, line_search_fn="strong_wolfe")
 
@@ -540,12 +535,7 @@ def differentiated_by_hand(w):
 
 @case(reason="average their weights")
 def weights_averaged_every_second_step(w):
-    def between(model, optimizer, step):
-        for p in model.parameters() if step % 2 == 0 else ():
-            dist.all_reduce(p.data)
-            p.data /= w.size
-
-    w.train(w.net(), steps=4, between=between)
+    w.train(w.net(), steps=4, between=lambda model, optimizer, step: step % 2 or averaged(model))
 
 
 @case(reason="may hold parts of one model")
@@ -560,16 +550,11 @@ def experts_exchange_tokens(w):
         back = m.expert(there).tanh()
         return dist.nn.functional.all_to_all_single(torch.empty_like(back), back)[:, :4] + m.shared(x)
 
-    def between(model, *_):
-        for p in model.shared.parameters():
-            dist.all_reduce(p.grad)
-            p.grad /= w.size
-
     net = module(forward, shared=nn.Linear(6, 4), expert=nn.Linear(6, 6))
     for model, _ in w.updates(net):
         x = torch.randn(12, 6, generator=w.generator)
         model(x).square().mean().backward()
-        between(model)
+        by_hand(w)(model.shared, None, 0)
 
 
 @case(reason="is NaN or infinite in step 2 on rank 0, already in the rank's own backward")
@@ -589,8 +574,7 @@ def sums_normalised_by_all_tokens(w):
         x, y = w.batch()
         dist.all_reduce(tokens := torch.tensor(float(len(y))))
         (nn.functional.cross_entropy(model(x), y, reduction="sum") / tokens).backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
+        by_hand(w, divide=False)(model, None, 0)
 
 
 @case()
@@ -653,8 +637,7 @@ def joined(w):
 @case()
 def weighed_by_samples(w):
     def between(model, *rest):
-        for p in model.parameters():
-            p.grad *= 2 * (w.rank + 1) / (w.size + 1)
+        gradients_by(lambda g: g.mul_(2 * (w.rank + 1) / (w.size + 1)))(model)
         by_hand(w)(model, *rest)
 
     w.train(w.net(), between=between)
@@ -840,8 +823,6 @@ CASES |= {
         "stale gathered weights", step=2),
     "fsdp_never_reduces": Case(
         lambda w: w.train(in_modules(w.fsdp(), "set_requires_gradient_sync", False)), "no gradient"),
-    "module_called_past_ddp": Case(
-        lambda w: w.train((model := w.ddp()).module, w.adam(model)), "own gradient only", parameter="0.weight"),
     "other_learning_rate": Case(
         lambda w: w.train(model := w.ddp(), w.adam(model, 1e-2 * (1 + (w.rank == 1)))),
         "another learning rate on a rank", rank=1),
@@ -855,6 +836,8 @@ CASES |= {
     "ddp_divided_again": Case(
         lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.div_(w.size))), "divided twice",
         proved=False),
+    "multiplied_in_each_step": Case(
+        lambda w: w.train(w.ddp(), between=gradients_by(lambda g: g.mul_(7))), "multiplied by a constant"),
     "fsdp1_clipped_as_if_whole": Case(
         lambda w: w.train(w.fsdp1(), between=clipped(0.01)), "clipping by the local norm"),
     "clipped_on_rank_0": Case(
@@ -883,8 +866,6 @@ CASES |= {
         lambda w: w.train(tensor_parallel(
             w, {name: each for name, each in IN_SEQUENCE.items() if name != "norm"}, Attending(12 // w.size))),
         "own part only", parameter="norm.weight", most=3),
-    "tensor_parallel_divided": Case(lambda w: w.train(
-        tensor_parallel(w, PAIR), between=gradients_by(lambda g: g.div_(w.size))), "divided twice", proved=False),
     "by_hand_without_a_rank": Case(
         lambda w: w.train(w.net(), between=by_hand(w, silent=1)), "a rank is missing from the mean", least=3,
         proved=False),
@@ -903,7 +884,8 @@ CASES |= {
         w, unscaled_and_clipped, steps=5, precision=torch.float16, init_scale=2.0 ** 40, growth_interval=2)),
     "zero_redundancy": Case(lambda w: w.train(
         model := w.ddp(), ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))),
-    "noisy_gradients": Case(lambda w: w.train(w.ddp(), between=with_noise)),
+    "noisy_gradients": Case(lambda w: w.train(w.ddp(), between=gradients_by(
+        lambda g: g.add_(torch.randn(g.shape, generator=torch.Generator().manual_seed(len(w.seen))))))),
     "scaled_by_hand": Case(lambda w: w.train(w.ddp(), micro=3, divisor=1, between=gradients_by(lambda g: g.div_(3)))),
     "tensor_parallel_clipped": Case(lambda w: w.train(tensor_parallel(w, PAIR), micro=2, between=clipped(0.01))),
     "sequence_parallel": Case(
@@ -995,11 +977,7 @@ def summed_over_the_tensor_ranks(w):
 
 @case()
 def losses_divided_by_the_whole_batch(w):
-    def between(model, *_):
-        for p in model.parameters():
-            dist.all_reduce(p.grad)
-
-    w.train(w.net(), divisor=w.size, between=between)
+    w.train(w.net(), divisor=w.size, between=by_hand(w, divide=False))
 
 
 @case()
@@ -1053,17 +1031,13 @@ def a_gain_of_zero(w):
     w.train(model, torch.optim.SGD(model.parameters(), 0.01), steps=4)
 
 
-def scheduled_by(times):
-    def run(w):
-        for model in [w.ddp()]:
-            optimizer = w.adam(model)
-            scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=40)
-            for _ in range(5):
-                w.train(model, optimizer, steps=1)
-                for _ in range(times(w)):
-                    scheduler.step()
-
-    return run
+def scheduled(w, times):
+    optimizer = w.adam(model := w.ddp())
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=40)
+    for _ in range(5):
+        w.train(model, optimizer, steps=1)
+        for _ in range(times):
+            scheduler.step()
 
 
 @case()
@@ -1073,14 +1047,17 @@ def buffer_of_the_rank(w):
     w.train(dist.fsdp.fully_shard(net))
 
 
-def local(w, at_end):
-    """Local SGD from one beginning: each rank trains its own weights, and they are averaged `at_end`."""
-    model = w.ddp()
-    with model.no_sync():
-        w.train(model)
-    for p in model.parameters() if at_end else ():
+def averaged(model):
+    for p in model.parameters():
         dist.all_reduce(p.data)
-        p.data /= w.size
+        p.data /= dist.get_world_size()
+
+
+@case()
+def averaged_after_the_checked_steps(w):
+    with (model := w.ddp()).no_sync():
+        w.train(model)
+    averaged(model)
 
 
 def averaging(w, model, ranks, average=None):
@@ -1175,9 +1152,8 @@ CASES |= {
         lambda w: averaging(w, w.fsdp(), [0], w.fsdp()), "a model without an optimizer differs", step=2),
     "averages_on_rank_0": Case(
         lambda w: averaging(w, w.ddp(), [0]), "a model without an optimizer differs", proved=False, step=2),
-    "averaged_after_the_checked_steps": Case(lambda w: local(w, True)),
-    "scheduled": Case(scheduled_by(lambda w: 1)),
-    "scheduler_steps_too_often": Case(scheduled_by(lambda w: w.size), "the scheduler steps once per rank"),
+    "scheduled": Case(lambda w: scheduled(w, 1)),
+    "scheduler_steps_too_often": Case(lambda w: scheduled(w, w.size), "the scheduler steps once per rank"),
     "rate_of_zero": Case(lambda w: w.train(model := w.ddp(), w.adam(model, 0.0)), "the learning rate is 0"),
 }
 
@@ -1267,25 +1243,27 @@ def adapters_after_sharding_reduced_by_hand(w):
 
 
 class Orthogonal(torch.optim.Optimizer):
-    """Muon's update: the whole gradient of a matrix is made orthogonal."""
+    """Muon's update: the gradient of a matrix is made orthogonal, or the rows of a rank as if they were the matrix."""
 
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr})
+    def __init__(self, parameters, whole):
+        super().__init__(parameters, {"lr": 0.1})
+        self.whole = whole
 
     @torch.no_grad()
     def step(self):
         for p in self.param_groups[0]["params"]:
-            whole = p.grad.full_tensor()
-            if whole.dim() == 2:
-                left, _, right = torch.linalg.svd(whole, full_matrices=False)
-                whole = left @ right
-            p.sub_(self.param_groups[0]["lr"] * distribute_tensor(whole, p.device_mesh, p.placements))
+            gradient = p.grad.full_tensor() if self.whole else p.grad.to_local()
+            left, _, right = torch.linalg.svd(gradient.view(-1, p.shape[-1]), full_matrices=False)
+            update = 0.1 * (left @ right).view_as(gradient)
+            if self.whole:
+                update = distribute_tensor(update, p.device_mesh, p.placements).to_local()
+            p.to_local().sub_(update)
 
 
 @case()
 def orthogonal_updates(w):
     model = w.fsdp()
-    w.train(model, Orthogonal(model.parameters(), 0.1))
+    w.train(model, Orthogonal(model.parameters(), whole=True))
 
 
 @case()
@@ -1404,14 +1382,14 @@ def gradients_divided_by_the_micro_batches_too(w):
     w.train(w.ddp(), micro=4, between=gradients_by(lambda g: g.div_(4)))
 
 
-def clipped_by_hand(summed):
+def clipped_by_hand(w, summed):
     def between(model, *_):
         norm = sum(p.grad.square().sum() for p in model.parameters())
         if summed:
             dist.all_reduce(norm)
         gradients_by(lambda g: g.mul_((0.01 / norm.sqrt()).clamp(max=1)))(model)
 
-    return lambda w: w.train(w.ddp(), between=between)
+    w.train(w.ddp(), between=between)
 
 
 @case("tied weights are apart")
@@ -1421,23 +1399,10 @@ def untied_after_wrapping(w):
     w.train(w.ddp(model.module))
 
 
-class OrthogonalByShards(torch.optim.Optimizer):
-    """Muon's update, of the rows of a rank as if they were the matrix."""
-
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for p in self.param_groups[0]["params"]:
-            left, _, right = torch.linalg.svd(p.grad.to_local().view(-1, p.shape[-1]), full_matrices=False)
-            p.to_local().sub_(self.param_groups[0]["lr"] * (left @ right).view_as(p.to_local()))
-
-
 @case("an update mixes a shard's elements", parameter="0.weight")
 def orthogonal_by_shards(w):
     model = w.fsdp(nn.Sequential(nn.Linear(6, 192), nn.Tanh(), nn.Linear(192, 8)))
-    w.train(model, OrthogonalByShards([p for p in model.parameters() if p.dim() == 2], 0.1))
+    w.train(model, Orthogonal([p for p in model.parameters() if p.dim() == 2], whole=False))
 
 
 def frozen(net, number):
@@ -1445,16 +1410,13 @@ def frozen(net, number):
     return net
 
 
-def averaging_in_a_table(ranks):
-    def run(w):
-        model = w.fsdp()
-        table, optimizer = {name: p.detach().clone() for name, p in model.named_parameters()}, w.adam(model)
-        for _ in range(4):
-            w.train(model, optimizer, steps=1)
-            for name, p in model.named_parameters() if w.rank in ranks else ():
-                table[name].lerp_(p.detach(), 0.1)
-
-    return run
+def averaging_in_a_table(w, ranks):
+    optimizer = w.adam(model := w.fsdp())
+    table = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for _ in range(4):
+        w.train(model, optimizer, steps=1)
+        for name, p in model.named_parameters() if w.rank in ranks else ():
+            table[name].lerp_(p.detach(), 0.1)
 
 
 @case()
@@ -1477,11 +1439,11 @@ def per_sample_gradients_by_vmap(w):
 
 
 CASES |= {
-    "norm_summed_over_replicas": Case(clipped_by_hand(summed=True), "a norm is summed over replicas"),
-    "clipped_by_hand": Case(clipped_by_hand(summed=False)),
+    "norm_summed_over_replicas": Case(lambda w: clipped_by_hand(w, summed=True), "a norm is summed over replicas"),
+    "clipped_by_hand": Case(lambda w: clipped_by_hand(w, summed=False)),
     "table_of_averages_on_rank_0": Case(
-        averaging_in_a_table([0]), "a model without an optimizer differs", step=2),
-    "table_of_averages": Case(averaging_in_a_table(range(9))),
+        lambda w: averaging_in_a_table(w, [0]), "a model without an optimizer differs", step=2),
+    "table_of_averages": Case(lambda w: averaging_in_a_table(w, range(9))),
     "layer_frozen_by_accident": Case(
         lambda w: w.train(w.ddp(frozen(w.net(nn.Linear(9, 9), nn.Tanh()), 2))), "a parameter never gets a gradient",
         parameter="2.weight"),
@@ -1594,7 +1556,7 @@ def main(names):
                 raise
             text = f"FAILED {type(error).__name__}: {error}"
         failures, count = failures + bool(text), count + 1
-        suspicious += [name] * bool(known and not known.cause and said.get("suspicions"))
+        suspicious += [f"{name} ({each['cause']})" for each in said.get("suspicions", ()) if not known.cause]
         if dist.get_rank() == 0 and (text or names):
             print(f"{name}: {text or 'as it should be'}", flush=True)
             for part in ("verdicts", "findings", "suspicions") if names and said else ():

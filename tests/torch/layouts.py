@@ -7,6 +7,7 @@ Everything runs in one process per rank. The layouts by hand are those of Megatr
 
 import sys
 import time
+from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
 
@@ -22,7 +23,7 @@ from zerosim.torch.check.record import Entry
 from zerosim.torch.check.tensors import local
 from zerosim.torch.same.judge import CANNOT, same
 from zerosim.torch.same.recorder import LayoutRecorder
-from zerosim.torch.same.starting import Double, move
+from zerosim.torch.same.starting import Double
 
 WIDTH, HEADS, WORDS, LAYERS, LENGTH, BATCH, MICRO = 16, 4, 24, 4, 8, 2, 4
 
@@ -106,15 +107,6 @@ class Linear(nn.Module):
         return functional.linear(x, self.weight, self.bias)
 
 
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x):
-        return functional.rms_norm(x, (WIDTH,), self.weight)
-
-
 class Attention(nn.Module):
     def __init__(self, world, draw):
         super().__init__()
@@ -164,7 +156,7 @@ class Block(nn.Module):
     def __init__(self, world, draw, experts):
         super().__init__()
         self.world = world
-        self.norm, self.attention, self.norm2 = Norm(), Attention(world, draw), Norm()
+        self.norm, self.attention, self.norm2 = nn.RMSNorm(WIDTH), Attention(world, draw), nn.RMSNorm(WIDTH)
         up, down = draw(2 * WIDTH, WIDTH), draw(WIDTH, 2 * WIDTH)
         self.experts = Experts(world, draw) if experts else None
         if not experts:
@@ -210,7 +202,7 @@ class Model(nn.Module):
         blocks = [Block(world, draw, world.experts and number == 1) for number in range(LAYERS)]
         self.blocks = nn.ModuleList(blocks[stage * LAYERS // stages : (stage + 1) * LAYERS // stages])
         self.embed = Embedding(world, words, cut=not world.tied) if stage == 0 else None
-        self.norm = Norm() if stage == stages - 1 else None
+        self.norm = nn.RMSNorm(WIDTH) if stage == stages - 1 else None
         self.head = Linear(words if world.tied else head) if stage == stages - 1 else None
         if world.tied and stages == 1:
             self.head.weight = self.embed.weight
@@ -304,7 +296,11 @@ def clipped(model, world, most):
         squares += parameter.grad.square().sum() / (1 if cut else world.sizes["tp"])
     if world.sizes["tp"] > 1 and not world.is_on("norm"):
         dist.all_reduce(squares, group=world.group["tp"])
-    nn.utils.clip_grads_with_norm_(model.parameters(), most, squares.sqrt())
+    if world.is_on("by hand"):
+        for parameter in model.parameters():
+            parameter.grad *= (most / (squares.sqrt() + 1e-6)).clamp(max=1)
+    else:
+        nn.utils.clip_grads_with_norm_(model.parameters(), most, squares.sqrt())
 
 
 # -- the trainers of PyTorch
@@ -326,29 +322,13 @@ def fsdp1(model, world, original=False):
     return fsdp.FullyShardedDataParallel(model, use_orig_params=original, device_id=torch.device("cpu"))
 
 
-class PlainBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(functional.gelu(self.up(self.norm(x))))
-
-
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-        self.blocks = nn.Sequential(PlainBlock(), PlainBlock())
-
-    def forward(self, x):
-        return self.head(self.blocks(self.embed(x)))
-
-
 def plain(dp=1, tp=1, fault="", sequence=False):
     """DTensor's tensor parallelism, with FSDP2 over it."""
     torch.manual_seed(3)
-    model = Plain()
+    model = nn.Sequential(OrderedDict(
+        embed=nn.Embedding(WORDS, WIDTH), blocks=nn.Sequential(*(nn.Sequential(OrderedDict(
+            norm=nn.LayerNorm(WIDTH), up=nn.Linear(WIDTH, 2 * WIDTH), gelu=nn.GELU(),
+            down=nn.Linear(2 * WIDTH, WIDTH))) for _ in range(2))), head=nn.Linear(WIDTH, WORDS, bias=False)))
     if dp * tp > 1:
         mesh = dist.init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
         rows, columns = (parallel.RowwiseParallel(output_layouts=Shard(1)), parallel.ColwiseParallel(
@@ -395,6 +375,7 @@ CASES = {
     "sequences": ("clip", lambda: train(S(tp=2, dp=2), clip=0.1), ""),
     "context": ("", lambda: train(T(cp=2, dp=2)), ""),
     "context and tensors": ("clip", lambda: train(T(cp=2, tp=2), clip=0.1), ""),
+    "clipping by hand": ("clip", lambda: train(T(tp=2, dp=2, fault="by hand"), clip=0.1), ""),
     "pipeline": ("", lambda: train(T(pp=4)), ""),
     "pipeline and tensors": ("", lambda: train(T(pp=2, tp=2)), ""),
     "tied pipeline and data": ("tied", lambda: train(T(pp=2, dp=2, tied=True)), ""),
@@ -450,24 +431,38 @@ def recorded(run, within=Double, **more):
     return entries
 
 
-def bytes_of(weights):
-    return [weight.numpy().tobytes() for weight in weights]
+def bytes_of(weight):
+    return local(weight).numpy().tobytes()
 
 
-def in_32_bits():
-    """The thresholds are measured: a right layout passes in float32, a small fault does not."""
-    def run(world):
+def compared(reference, run, *again, within=Double):
+    """How the finding of a comparison begins, or why there is none; empty for a run that is equal."""
+    ranks = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, recorded(run, within))
+    document = same([reference], ranks, *again)
+    return next((f"{finding['what']} {finding['parameter']}" for finding in document["findings"]), "") or next(
+        (verdict["why"] for verdict in document["verdicts"] if verdict["why"].startswith(CANNOT)), "")
+
+
+def in_fewer_bits(dtype, **world):
+    """What is said of a run where the threshold is measured."""
+    def run(**more):
         torch.manual_seed(0)
-        return lambda: train(world)
+        train(World(**more))
 
-    reference = recorded(run(World()), nullcontext)
-    entries = recorded(run(World()), nullcontext, prepare=partial(move, dtype=torch.float32))
-    outcomes = []
-    for fault in ("", "small"):
-        ranks = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, recorded(run(World(tp=2, dp=2, fault=fault)), nullcontext))
-        outcomes.append(same([reference], ranks, [entries])["findings"])
-    return outcomes
+    torch.set_default_dtype(dtype)
+    reference, again = (recorded(run, nullcontext, noise=noise) for noise in ("", str(dtype).removeprefix("torch.")))
+    said = compared(reference, partial(run, **world), [again], within=nullcontext)
+    torch.set_default_dtype(torch.float32)
+    return said
+
+
+FEWER = {
+    "32 bits": (torch.float32, {}, ""),
+    "a small fault in 32 bits": (torch.float32, {"fault": "small"}, "gradient blocks.0.norm.weight"),
+    "16 bits": (torch.bfloat16, {}, ""),
+    "a sum missing in g in 16 bits": (torch.bfloat16, {"fault": "g"}, "outputs embed"),
+}
 
 
 def main(chosen):
@@ -475,25 +470,17 @@ def main(chosen):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     references = {name: recorded(run) for name, run in REFERENCES.items()}
-    wrong = []
-    for name, (reference, run, due) in CASES.items():
-        ranks = [None] * dist.get_world_size()
-        if not chosen or name in chosen:
-            dist.all_gather_object(ranks, recorded(run))
-            document = same([references[reference]], ranks, None)
-            said = next((f"{finding['what']} {finding['parameter']}" for finding in document["findings"]), "") or next(
-                (verdict["why"] for verdict in document["verdicts"] if verdict["why"].startswith(CANNOT)), "")
-            if not (said.startswith(due) if due else not said):
-                wrong.append(f"{name}: {said or 'right'}, and must be {due or 'right'}: {document['findings']}")
-    if not chosen or "32" in chosen:
-        right, fault = in_32_bits()
-        if right or not fault or fault[0]["parameter"] != "blocks.0.norm.weight":
-            wrong.append(f"in 32 bits: {right}, {fault}")
-        for make in (lambda: train(T(cp=2, tp=2)), lambda: train(T(dp=4), fsdp1), lambda: train(T(dp=4), fsdp2)):
-            alone, weights = make(), []
-            recorded(lambda make=make, weights=weights: weights.extend(make()), nullcontext)
-            if bytes_of(map(local, alone)) != bytes_of(map(local, weights)):
-                wrong.append("the record changes the training")
+    asked = {name: (partial(compared, references[reference], run), due) for name, (reference, run, due) in CASES.items()
+             } | {name: (partial(in_fewer_bits, dtype, tp=2, dp=2, **world), due)
+                  for name, (dtype, world, due) in FEWER.items()}
+    outcomes = {name: (ask(), due) for name, (ask, due) in asked.items() if not chosen or name in chosen}
+    wrong = [f"{name}: {said or 'right'}, and must be {due or 'right'}" for name, (said, due) in outcomes.items()
+             if not (said.startswith(due) if due else not said)]
+    for make in (lambda: train(T(cp=2, tp=2)), lambda: train(T(dp=4), fsdp1), lambda: train(T(dp=4), fsdp2)):
+        alone, weights = make(), []
+        recorded(lambda make=make, weights=weights: weights.extend(make()), nullcontext)
+        if [*map(bytes_of, alone)] != [*map(bytes_of, weights)]:
+            wrong.append("the record changes the training")
     if dist.get_rank() == 0:
         print(*wrong, sep="\n")
     time.sleep(1)  # a thread of gloo may hold tensors for a moment

@@ -1,10 +1,12 @@
-"""The backend of torch.distributed under real MPI; these tests run where PyTorch is installed."""
+"""The backend of torch.distributed under real MPI, and PyTorch's trainers bit for bit, where PyTorch is installed."""
 
 import pytest
 
 from tests.mpi.launch import SECONDS_TO_END, mpirun
 
-pytest.importorskip("torch", reason="make torch runs these in an environment that has PyTorch")
+torch = pytest.importorskip("torch", reason="make torch runs these in an environment that has PyTorch")
+
+WAYS = 15
 
 
 def zerosim_torch(ranks, *arguments):
@@ -44,7 +46,7 @@ def test_programs_of_others_compute_what_they_do_over_gloo():
     assert outcome.returncode == 0, outcome.stderr
     found = outcome.stdout.splitlines()
     assert [line for line in found if not line.endswith(": equal")] == []
-    assert len(found) == 18
+    assert len(found) == 17
 
 
 def test_a_script_that_is_not_there_is_one_line():
@@ -52,3 +54,42 @@ def test_a_script_that_is_not_there_is_one_line():
     assert outcome.returncode == 2
     assert outcome.stderr == ("zerosim: there is no script 'nowhere.py'; give a Python file, or -m and a module, after "
                               "the flags\n")
+
+
+# -- bits
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_pytorchs_trainers_have_the_bits_of_one_process(ranks):
+    outcome = mpirun(ranks, ["-m", "tests.torch.bits"])
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert outcome.stdout.count("same bits as one process") == WAYS - (ranks != 4)
+
+
+@pytest.mark.mpi
+def test_a_planted_fault_is_seen():
+    outcome = mpirun(3, ["-m", "tests.torch.bits", "--planted"])
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("where one process has") == 9
+
+
+def trained(name, ranks):
+    """The bytes of the weights that one process trains in this way, for so many ranks; needs no MPI."""
+    from tests.torch.alone import Alone
+    from tests.torch.ways import way_named
+
+    alone = Alone(way_named(name), ranks)
+    for step in range(1, 4):
+        alone.step(step)
+    return [parameter.detach().numpy().tobytes() for parameter in alone.parameters]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, as it is imported
+def test_what_one_process_computes_in_the_declared_orders():
+    from tests.torch.adding import over_mesh
+
+    same = [trained("DDP", ranks) == trained("FSDP2", ranks) for ranks in (1, 2, 3, 4)]
+    assert same == [True, True, False, False]
+    assert trained("FSDP2", 3) == trained("FSDP2, reshard_after_forward=False", 3)
+    by_chunk = over_mesh([[torch.full((3,), value).numpy()] for value in (1e8, 1.0, -1e8)], 0, 0, 3)
+    assert [float(value) > 0 for value in by_chunk] == [False, True, False]

@@ -161,10 +161,10 @@ def test_a_folder_with_records_of_another_run_is_refused_and_paths_do_not_depend
     asked = checked_run.prepared(checked_run.Asked(records="records", json="found.json"))
     assert (asked.records, asked.json) == (str(tmp_path / "records"), str(tmp_path / "found.json"))
     assert checked_run.prepared(checked_run.Asked(records="records")).run == asked.run  # another rank of this run
-    (tmp_path / "records" / "run").write_text("another")
+    (tmp_path / "records" / "run-another").mkdir()
     with pytest.raises(UsageError, match="holds another run; give --records an empty folder"):
         checked_run.prepared(checked_run.Asked(records="records"))
-    (tmp_path / "records" / "run").write_text(asked.run)
+    (tmp_path / "records" / "run-another").rmdir()
     checked_run.Pen(asked).end(Frame(Facts(), ended="0"))
     with pytest.raises(UsageError, match="holds another run"):
         checked_run.prepared(checked_run.Asked(records="records"))

@@ -9,22 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.commands.small import SMALL as HEAD
 from tests.mpi.launch import ROOT, mpirun
 from zerosim.commands.cli import main
 
-SMALL = """\
-title = "small"
-[world]
-ranks = 2
-[model]
-hidden = [6]
-[train]
-steps = 4
-micro_batch = 2
-micro_batches = 4
-[parallel]
-stages = ["zero3"]
-"""
+SMALL = HEAD.replace("steps = 2", "steps = 4").replace("batches = 2", "batches = 4")
+SMALL += '[parallel]\nstages = ["zero3"]\n'
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.digests import differences, shipped_left
 from tests.laws.draws import RECORD, SAME
-from tests.laws.running import ran, shipped
+from tests.laws.runs import ran, shipped
 from tests.sampling import one_in
 from tests.small import SCENARIOS, small
 from tests.training import claiming

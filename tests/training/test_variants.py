@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.training import labelled, only_row, sabotaged, scenario
+from tests.training import labelled, only_row, scenario
 from tests.training.variants import run
+from tests.verdict.outcomes import plant
 from zerosim.core.allocation import allocate
 from zerosim.core.errors import CollectiveError, Deadlock
 from zerosim.observe.observed import Observed
@@ -33,20 +34,7 @@ OVERFLOWING = {"precision": "fp16", "optimizer": "adam", "activation": "relu", "
 # Planted bugs.
 
 
-def plant(monkeypatch, name, prepare_rank, after=lambda replica: None):
-    """Let stage `name` go through every step with what `prepare_rank(replica)` makes of the replica."""
-    honest = STAGES[name]
-
-    def step(replica, batch):
-        prepare_rank(replica)
-        loss = honest.step(replica, batch)
-        after(replica)
-        return loss
-
-    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=step))
-
-
-def goes_on_alone(replica):
+def goes_on_alone(replica, batch):
     """Rank 1 looks at the sums of its own chunks, and not at those of the others."""
     if replica.comm.rank == 1 and "unscale_and_clip" not in vars(replica):
         honest = replica.unscale_and_clip

@@ -26,6 +26,13 @@ def test_a_loss_that_is_no_number_is_the_same_one_everywhere():
     assert run_locally(prepare(scenario(steps=1), data)).failures == []
 
 
+def test_a_stage_that_says_samples_divides_by_the_targets_that_count(monkeypatch):
+    honest = STAGES["ddp"].step
+    monkeypatch.setitem(STAGES, "ddp", replace(STAGES["ddp"], step=lambda replica, batch: honest(
+        replica, replace(batch, counted=batch.samples))))
+    assert run(stages=("ddp",), steps=1).failures == []
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_a_reduction_is_waited_for_before_the_next_one_begins(name, monkeypatch):
     """Of gradients that are reduced beside the step at most one is on its way, and none as weights are updated."""

@@ -1,15 +1,12 @@
 """A run with keys of a variant, its tensors, and the keys of states on the host."""
 
-from tests.training import SMALL, labelled, scenario
-from zerosim.training.experiment import prepare
-from zerosim.verdict.judged_run import run_locally
+from functools import partial
+
+from tests.training import run as whole_run
 
 UPDATES, BOTH = {"offload_optimizer": "host"}, {"offload_optimizer": "host", "offload_parameters": "host"}
 FAR = (UPDATES, {"offload_parameters": "host"}, BOTH)
-
-
-def run(base=None, *, dataset=None, **changes):
-    return run_locally(prepare(scenario(base or SMALL, **changes), dataset or labelled(), keep_weights=True))
+run = partial(whole_run, keep_weights=True)
 
 
 def tensors(stage):

@@ -26,21 +26,6 @@ from zerosim.verdict.traffic import message_copies
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
-# Tables.
-
-
-def test_what_is_true_of_each_stage():
-    assert {
-        key: (stage.sharded, stage.gathers, stage.publishes, stage.shares_updates, stage.may_reduce_parts)
-        for key, stage in STAGES.items()
-    } == {
-        "ddp": ((), False, False, False, False),
-        "zero1": (("optimizer",), False, True, True, False),
-        "zero2": (("optimizer", "gradients"), False, True, True, True),
-        "zero3": (("optimizer", "gradients", "parameters"), True, False, True, True),
-    }
-
-
 # A rank's figures.
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests.training import sabotaged
-from tests.verdict.outcomes import fails, outcome_of
+from tests.verdict.outcomes import fails, outcome_of, plant
 from zerosim.autograd.player import Player
 from zerosim.autograd.tape import Tape
 from zerosim.observe.ledger import MEMORY_KINDS, Ledger
-from zerosim.observe.traffic import Count, Traffic
 from zerosim.scenario import Check
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
@@ -21,22 +20,6 @@ from zerosim.training.program import Run
 
 ALL = ("ddp", "zero1", "zero2", "zero3")
 NARROW = {"precision": "fp16", "publish": "updates"}
-
-
-def plant(monkeypatch, name, fault):
-    """Let `fault(replica, batch)` happen before each step of the stage; where it yields, the step comes then."""
-    honest = STAGES[name]
-
-    def step(replica, batch):
-        around = fault(replica, batch)
-        if around is not None:
-            next(around)
-        loss = honest.step(replica, batch)
-        if around is not None:
-            next(around, None)
-        return loss
-
-    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=step))
 
 
 def after(change, *, rank=None, step=2):
@@ -71,37 +54,25 @@ def set_gradient(where, value=np.nan):
 # What a rank holds.
 
 
-@pytest.mark.parametrize(("name", "rank"), [("zero1", None), ("zero2", 2)])
-def test_updates_of_16_bit_weights_are_held_to_the_reference(monkeypatch, name, rank):
-    plant(monkeypatch, name, after(set_weights(7, index=slice(None)), rank=rank))
-    fails(outcome_of(stages=(name, "ddp"), **NARROW), "bits differ")
+EVERYTHING = [("zero1", set_weights(7, index=slice(None)), None, NARROW, None),
+              ("zero2", set_weights(7, index=slice(None)), 2, NARROW, None)]
+EVERYTHING += [(name, set_weights(7), 1, {"frozen": (0,)}, None) for name in ("ddp", "zero3")]
+EVERYTHING += [(name, set_slot(slot), rank, {"optimizer": optimizer, "precision": precision}, slot)
+               for name, optimizer, precision, slot, rank in (
+                   ("ddp", "adam", "fp32", "variance", 2), ("zero1", "momentum", "fp32", "momentum", None),
+                   ("zero2", "adam", "bf16", "master", 0), ("zero3", "adamw", "bf16", "momentum", 2))]
+EVERYTHING += [("ddp", set_gradient("gradients"), 2, {}, "gradient"),
+               ("zero3", set_gradient("gradients"), 2, {}, "gradient"),
+               ("zero1", set_gradient("accumulated"), 2, {"accumulate_dtype": "fp32"}, "accumulated gradient")]
 
 
-@pytest.mark.parametrize(("name", "optimizer", "precision", "slot", "rank"), [
-    ("ddp", "adam", "fp32", "variance", 2), ("zero1", "momentum", "fp32", "momentum", None),
-    ("zero2", "adam", "bf16", "master", 0), ("zero3", "adamw", "bf16", "momentum", 2),
-])
-def test_every_slot_of_the_optimizer_is_compared(monkeypatch, name, optimizer, precision, slot, rank):
-    plant(monkeypatch, name, after(set_slot(slot), rank=rank))
-    outcome = outcome_of(stages=(name,), optimizer=optimizer, precision=precision)
+@pytest.mark.parametrize(("name", "change", "rank", "keys", "state"), EVERYTHING)
+def test_all_that_a_rank_holds_is_compared_after_every_step(monkeypatch, name, change, rank, keys, state):
+    """Weights, those of 16 bits and frozen ones too, every slot, gradients and their sums."""
+    plant(monkeypatch, name, after(change, rank=rank, step=1 if name == "ddp" else 2))
+    outcome = outcome_of(stages=(name,), **keys)
     fails(outcome, "bits differ")
-    assert outcome.trained[0].first_divergence.state == slot
-
-
-@pytest.mark.parametrize("name", ["ddp", "zero3"])
-def test_frozen_weights_are_compared(monkeypatch, name):
-    plant(monkeypatch, name, after(set_weights(7), rank=1))
-    fails(outcome_of(stages=(name,), frozen=(0,)), "bits differ")
-
-
-@pytest.mark.parametrize(("name", "where", "dtype", "step"), [
-    ("ddp", "gradients", "weights", 1), ("zero1", "accumulated", "fp32", 2), ("zero3", "gradients", "weights", 2)])
-def test_gradients_are_compared_after_every_step(monkeypatch, name, where, dtype, step):
-    plant(monkeypatch, name, after(set_gradient(where), rank=2, step=step))
-    outcome = outcome_of(stages=(name,), accumulate_dtype=dtype)
-    fails(outcome, "bits differ")
-    assert outcome.trained[0].first_divergence.state == {
-        "gradients": "gradient", "accumulated": "accumulated gradient"}[where]
+    assert outcome.trained[0].first_divergence.state == state
 
 
 @pytest.mark.parametrize(("name", "rank", "value"), [("ddp", 2, np.nan), ("zero3", 4, -0.0)])
@@ -143,43 +114,39 @@ def test_the_digest_of_the_optimizer_does_not_depend_on_how_layers_are_grouped(o
     assert len({stage.measured.optimizer_sha256 for stage in outcome.trained}) == 1
 
 
-def test_gradients_that_are_missing_are_noticed_although_their_memory_is_there(monkeypatch):
-    hoard = []
-
-    def drop(replica):
-        hoard.append(replica.state.gradients.pop(replica.units[1]))
-
-    plant(monkeypatch, "zero2", after(drop, rank=1))
-    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+def hides_a_gradient(replica):
+    """Its memory is still there."""
+    unit = replica.units[1]
+    replica.state.hidden = replica.state.gradients.pop(unit)
 
 
-def test_a_gradient_whose_layout_says_that_it_has_nothing_is_noticed(monkeypatch):
-    def empty(replica):
-        layouts, unit = replica.state.gradient_layouts, replica.units[1]
-        layouts[unit] = replace(layouts[unit], last=layouts[unit].first)
-
-    plant(monkeypatch, "zero2", after(empty, rank=1))
-    fails(outcome_of(stages=("zero2",)), "after step 2 rank 1 keeps no gradient of layers.1")
+def says_it_has_no_chunk(replica):
+    layouts, unit = replica.state.gradient_layouts, replica.units[1]
+    layouts[unit] = replace(layouts[unit], last=layouts[unit].first)
 
 
-def test_state_of_what_is_frozen_is_noticed(monkeypatch):
-    def optimize(replica):
-        unit = replica.units[0]
-        replica.state.optimizer[unit] = {"momentum": replica.allocate(
-            replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
-
-    plant(monkeypatch, "zero1", after(optimize))
-    fails(outcome_of(stages=("zero1",), frozen=(0,)), "after step 2 rank 0 keeps a momentum of layers.0")
+def optimizes_what_is_frozen(replica):
+    unit = replica.units[0]
+    replica.state.optimizer[unit] = {"momentum": replica.allocate(
+        replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
 
 
-@pytest.mark.parametrize(("name", "rank", "change", "words"), [
-    ("ddp", 1, lambda state: setattr(state, "updates", 3), "has updates 3, one process has 2"),
-    ("zero3", None, lambda state: setattr(state.scaling, "loss_scale", 1.0), "has loss scale 1, one process has 65536"),
-    ("zero1", 1, lambda state: setattr(state.scaling, "good_steps", 7), "has steps since it changed 7, one process"),
+FP16 = {"precision": "fp16", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(("name", "rank", "change", "keys", "words"), [
+    ("zero2", 1, hides_a_gradient, {}, "after step 2 rank 1 keeps no gradient of layers.1"),
+    ("zero2", 1, says_it_has_no_chunk, {}, "after step 2 rank 1 keeps no gradient of layers.1"),
+    ("zero1", None, optimizes_what_is_frozen, {"frozen": (0,)}, "after step 2 rank 0 keeps a momentum of layers.0"),
+    ("ddp", 1, lambda replica: setattr(replica.state, "updates", 3), FP16, "has updates 3, one process has 2"),
+    ("zero3", None, lambda replica: setattr(replica.state.scaling, "loss_scale", 1.0), FP16,
+     "has loss scale 1, one process has 65536"),
+    ("zero1", 1, lambda replica: setattr(replica.state.scaling, "good_steps", 7), FP16,
+     "has steps since it changed 7, one process"),
 ])
-def test_what_is_counted_is_compared(monkeypatch, name, change, words, rank):
-    plant(monkeypatch, name, after(lambda replica: change(replica.state), rank=rank))
-    fails(outcome_of(stages=(name,), precision="fp16", optimizer="sgd"), words)
+def test_state_that_is_missing_or_added_and_what_is_counted_are_noticed(monkeypatch, name, rank, change, keys, words):
+    plant(monkeypatch, name, after(change, rank=rank))
+    fails(outcome_of(stages=(name,), **keys), words)
 
 
 @pytest.mark.parametrize("name", ["zero1"])
@@ -376,22 +343,6 @@ def test_a_message_more_fails_even_if_it_is_empty(monkeypatch, name, count):
 def test_volumes_claimed_are_compared_to_many_digits():
     assert outcome_of(stages=("zero1",), volumes=(2.0,)).passed
     assert not outcome_of(stages=("zero1",), volumes=(2.001,)).passed
-
-
-@pytest.mark.parametrize(("attribute", "change"), [
-    ("received_bytes", lambda totals: setattr(totals, "received_bytes", 2 * totals.received_bytes)),
-    ("messages", lambda totals: totals.by_collective["all_gather"].__dict__.update(messages=0)),
-    ("messages", lambda totals: totals.by_collective.pop("all_gather")),
-    ("calls", lambda totals: totals.by_collective.update(barrier=Count(1))),
-])
-def test_every_count_is_judged(monkeypatch, attribute, change):
-    def miscounts(replica, batch):
-        yield
-        if batch.step == 2 and replica.comm.rank == 1:
-            change(next(each for each in replica.comm.instruments if isinstance(each, Traffic)))
-
-    plant(monkeypatch, "zero1", miscounts)
-    fails(outcome_of(stages=("zero1",)), "of rank 1; ")
 
 
 # What rows, their formulas and their code on shapes share.

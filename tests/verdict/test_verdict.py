@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pages import page_of, printed
-from tests.training import labelled, run, sabotaged, scenario
+from tests.training import labelled, run, scenario
 from tests.training.checkpointing import go
+from tests.verdict.outcomes import plant
 from zerosim.autograd.tape import left_to_right
 from zerosim.collectives import ALGORITHMS, ring
 from zerosim.collectives.own import collective
@@ -17,8 +18,7 @@ from zerosim.core.comm import left, right
 from zerosim.core.parts import Named
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
-from zerosim.stages import STAGES
-from zerosim.stages.adding import ADDITIONS, in_order, itself
+from zerosim.stages.adding import ADDITIONS, in_order
 from zerosim.verdict import flows, traffic
 from zerosim.verdict.diagnosis import ulps_apart
 
@@ -28,9 +28,9 @@ def instead_of(name, function):
     return replace(ALGORITHMS[name], function=function).carry_out
 
 
-def plant(monkeypatch, reduce_scatter):
+def plant_addition(monkeypatch, reduce_scatter):
     """Let stages add by another reduce-scatter than the ring's."""
-    planted = in_order(left_to_right, instead_of("ring.reduce_scatter", reduce_scatter), itself)
+    planted = in_order(left_to_right, instead_of("ring.reduce_scatter", reduce_scatter))
     monkeypatch.setitem(ADDITIONS, "ring", planted)
 
 
@@ -101,7 +101,7 @@ def test_a_users_collective_is_held_to_the_chunks_that_it_declares(declared, wor
     assert failures == ([("Stage III", f"mine.py:twice {words}")] if words else [])
 
 
-STAGES_HONEST = dict(STAGES)
+WORLD = {"kind": "local", "ranks": 4, "library": "threads"}
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero3"])
@@ -115,7 +115,7 @@ def test_another_order_of_addition_is_caught_and_named(monkeypatch, name):
         done = chunks[(comm.rank + 1) % comm.size].copy()
         comm.exchange(done, to=right(comm), into=chunks[comm.rank], source=left(comm))
 
-    plant(monkeypatch, starts_at_own)
+    plant_addition(monkeypatch, starts_at_own)
     stage = only_stage(run(stages=(name,), steps=1, optimizer="sgd", learning_rate=10.0))
     assert stage.equal is False
     chunk = stage.first_divergence.chunk
@@ -128,15 +128,14 @@ def test_another_order_of_addition_is_caught_and_named(monkeypatch, name):
 @pytest.mark.parametrize(("name", "rank"), [("ddp", 2), ("zero1", 0), ("zero3", 2)])
 def test_one_flipped_mantissa_bit_is_located(monkeypatch, name, rank):
     def flips(replica, batch):
-        loss = STAGES_HONEST[name].step(replica, batch)
+        yield
         if batch.step == 3 and replica.comm.rank == rank:
             unit = replica.units[1]
             held = replica.state.weights[unit]
             own = held if len(held) == 8 else replica.own(held)
             own.view(np.uint32)[3] ^= 1
-        return loss
 
-    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=flips))
+    plant(monkeypatch, name, flips)
     found = only_stage(run(stages=(name,))).first_divergence
     offset = rank * 8 + 3
     assert (found.step, found.layer, found.rank, found.ulps) == (3, 1, rank, 1)
@@ -151,12 +150,11 @@ def test_one_flipped_mantissa_bit_is_located(monkeypatch, name, rank):
 def test_minus_zero_in_place_of_zero_is_located(monkeypatch, name):
     """The first feature is always 0, and so is the momentum of its weights."""
     def negates(replica, batch):
-        loss = STAGES_HONEST[name].step(replica, batch)
+        yield
         if batch.step == 4 and replica.comm.rank == 0:
             replica.state.optimizer[replica.units[0]]["momentum"][0] *= -1
-        return loss
 
-    monkeypatch.setitem(STAGES, name, sabotaged(STAGES, name, step=negates))
+    plant(monkeypatch, name, negates)
     found = only_stage(run(stages=(name,), optimizer="momentum")).first_divergence
     assert (found.step, found.layer, found.parameter, found.index) == (4, 0, "weight", (0, 0))
     assert found.state == "momentum"
@@ -215,22 +213,16 @@ def test_the_first_is_held_beside_every_row_that_ends_otherwise():
     assert [(each.first, each.other) for each in outcome.differences] == [("row 0", f"row {n}") for n in (2, 3, 4, 5)]
 
 
-def test_it_is_shown_written_and_on_the_page():
+def test_it_is_shown_written_and_on_the_page_and_of_rows_that_add_alike_once():
     outcome = parted({"units": "layer"}, {"units": "model"})
     lines = printed(outcome)
     assert "row 1 is not row 0, and each has the bits of one process. Reason:" in lines
     assert any(" elements differ." in line for line in lines)
-    written = document(outcome, {"kind": "local", "ranks": 4, "library": "threads"})
-    assert written.differences == outcome.differences
-    page = page_of(written)
+    page = page_of(document(outcome, WORLD))
     assert "Both correct, but different" in page
     assert outcome.differences[0].orders[1] in page
-
-
-def test_rows_that_add_alike_are_told_of_once():
-    outcome = parted({"units": "layer"}, {"units": "model"})
-    found = replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))
-    (line,) = [line for line in printed(replace(outcome, differences=[found]), 400) if "adds it in chunk" in line]
+    alike = replace(outcome, differences=[
+        replace(outcome.differences[0], chunks=(1, 1), orders=("all at once", "all at once"))])
+    (line,) = [line for line in printed(alike, 400) if "adds it in chunk" in line]
     assert line.startswith("    each of row 0 and row 1 adds it in chunk")
-    written = document(replace(outcome, differences=[found]), {"kind": "local", "ranks": 4, "library": "threads"})
-    assert page_of(written).count("all at once") == 1
+    assert page_of(document(alike, WORLD)).count("all at once") == 1

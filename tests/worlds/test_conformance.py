@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.conformance import CHECKS, face_of
+from tests.conformance import CHECKS, face_of, objects_arrive
 from zerosim.collectives import all_reduce
 from zerosim.core.comm import SendsFirst, among, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock, ZerosimError
@@ -19,6 +19,11 @@ from zerosim.worlds.local import LocalWorld, spawn
 def test_local_world_conforms(check, ranks):
     for seed in range(3):
         spawn(check, ranks, seed=seed)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_objects_arrive(ranks):
+    spawn(objects_arrive, ranks)
 
 
 NAMING_RANKS = {"check_wrong_length_is_refused", "check_wrong_dtype_is_refused"}
@@ -153,8 +158,8 @@ def sends_and_erases(self, outgoing, *, to):
 
 
 def exchanges_one_after_another(self, exchanges):
-    for each in exchanges:
-        Mailbox.exchange_all(self, [each])
+    for exchange in exchanges:
+        Mailbox.exchange_all(self, [exchange])
 
 
 def receives_from_the_left(self, outgoing, *, to, into, source, reduce=None):

@@ -138,12 +138,3 @@ def test_a_program_that_does_not_end_is_told_of():
     with pytest.raises(StillRunning, match=r"rank 1 still ran after 0\.1 s"):
         spawn(program, ranks=3, limit_seconds=0.1)
     told.set()
-
-
-@pytest.mark.parametrize("program", [
-    lambda comm: comm.send(np.ma.zeros(2), to=0), lambda comm: comm.recv(into=np.ma.zeros(2), source=0),
-    lambda comm: comm.exchange(np.ma.zeros(2), to=0, into=np.zeros(2), source=0),
-])
-def test_a_mask_is_not_lost_unsaid(program):
-    with pytest.raises(CollectiveError, match="is a masked array, but messages have no mask"):
-        spawn(program, 1)

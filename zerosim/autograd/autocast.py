@@ -87,7 +87,7 @@ def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
             return value
         key = value.slot, wanted
         if key not in casts or value.slot not in weights:
-            casts[key] = cast_graph.note(cast, [value], {"dtype": wanted}, like.layer, like.number, wanted)
+            casts[key] = cast_graph.apply(cast, [value], {"dtype": wanted}, (like.layer, like.number), wanted)
         return casts[key]
 
     for line in graph.instructions:
@@ -96,7 +96,8 @@ def with_casts(graph: Graph, dtype: np.dtype[Any], low: np.dtype[Any]) -> Graph:
         numbers = [value.dtype for value in inputs if value.dtype not in (None, np.int64)]
         widest = max(filter(None, numbers), key=lambda dtype: dtype.itemsize, default=FLOAT32)
         of_output = np.dtype(np.int64) if line.output in graph.indices else chosen or widest
-        now[line.output] = cast_graph.note(line.operation, inputs, line.settings, line.layer, line.number, of_output)
+        now[line.output] = cast_graph.apply(
+            line.operation, inputs, line.settings, (line.layer, line.number), of_output)
     cast_graph.output = now[graph.output.slot]
     return cast_graph
 

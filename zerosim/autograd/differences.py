@@ -106,19 +106,19 @@ def law_fault(trial: Trial, upstream: Array) -> str | None:
     """The first law of `autograd/operation.py` that the operation breaks, in a sentence; None if it breaks none."""
     if fault := returned_fault(trial):
         return fault
-    due, gradients_due = trial.forward()[0], trial.backward(upstream)
-    if np.isnan(due).any():
+    expected, expected_gradients = trial.forward()[0], trial.backward(upstream)
+    if np.isnan(expected).any():
         return "forward leaves elements of y unwritten or NaN; write all of it, as in y[...] = …"
     for layout, lay in LAYOUTS.items():
         laid = replace(trial, inputs={name: lay(x) for name, x in trial.inputs.items()})
         fault = returned_fault(laid) or changed_fault(laid, lay(upstream))
-        if not fault and apart(laid.forward()[0], due).any():
+        if not fault and apart(laid.forward()[0], expected).any():
             fault = "y differs from that of the same numbers in C order"
-        if not fault and (wrong := first_apart(laid.backward(lay(upstream)), gradients_due)):
+        if not fault and (wrong := first_apart(laid.backward(lay(upstream)), expected_gradients)):
             fault = f"∂L/∂{wrong} differs from that of the same numbers in C order"
         if fault:
             return fault if layout == "C-ordered" else f"{fault} ({layout} inputs)"
-    return needs_fault(trial, upstream, gradients_due)
+    return needs_fault(trial, upstream, expected_gradients)
 
 
 def returned_fault(trial: Trial) -> str | None:
@@ -174,48 +174,49 @@ def first_changed(before: Mapping[str, bytes], arrays: Arrays) -> str | None:
     return next((name for name, content in before.items() if arrays[name].tobytes() != content), None)
 
 
-def needs_fault(trial: Trial, upstream: Array, due: Arrays) -> str | None:
+def needs_fault(trial: Trial, upstream: Array, expected: Arrays) -> str | None:
     """A gradient that is another one if it alone is wanted, or does not read an array that it needs."""
     results = trial.forward()
     arrays = {**trial.inputs, "y": results[0]}
     for wanted in trial.wanted:
-        if first_apart(trial.gradients(results, upstream, [wanted]), due) is not None:
+        if first_apart(trial.gradients(results, upstream, [wanted]), expected) is not None:
             return f"∂L/∂{wanted} differs if no other gradient is wanted"
         for name in trial.operation.needs[wanted]:
             array = arrays[name]
             if array.dtype.kind == "f" and array.size and all(
                     first_apart(trial.gradients(
-                        results, upstream, [wanted], {name: np.full_like(array, poison)}), due) is None
+                        results, upstream, [wanted], {name: np.full_like(array, poison)}), expected) is None
                     for poison in (np.nan, 2.0)):
                 return (f"keeps {name} for ∂L/∂{wanted}, which does not read it: {array.nbytes:,} bytes; leave it out "
                         "of needs")
     return None
 
 
-def first_apart(arrays: Arrays, due: Arrays) -> str | None:
+def first_apart(arrays: Arrays, expected: Arrays) -> str | None:
     """The first name whose arrays differ by more than rounding."""
-    return next((name for name, array in arrays.items() if apart(array, due[name]).any()), None)
+    return next((name for name, array in arrays.items() if apart(array, expected[name]).any()), None)
 
 
-def apart(array: Array, due: Array) -> Array:
+def apart(array: Array, expected: Array) -> Array:
     """Where two arrays differ by more than rounding."""
-    size = max(1.0, float(np.abs(due).max(initial=0.0)))
-    near: Array = np.abs(np.subtract(array, due, dtype=np.float64)) <= TOLERANCE * size
+    size = max(1.0, float(np.abs(expected).max(initial=0.0)))
+    near: Array = np.abs(np.subtract(array, expected, dtype=np.float64)) <= TOLERANCE * size
     return ~near
 
 
 def gradient_fault(trial: Trial, upstream: Array) -> str | None:
     """The first element of a gradient that disagrees with central differences of Σ upstream · y; None if all agree."""
     for name, gradient in trial.backward(upstream).items():
-        due = np.empty(gradient.shape)
-        for index in np.ndindex(due.shape):
-            step = np.zeros(due.shape)
+        expected = np.empty(gradient.shape)
+        for index in np.ndindex(expected.shape):
+            step = np.zeros(expected.shape)
             step[index] = STEP
             above, below = (float(np.sum(upstream * trial.forward({name: trial.inputs[name] + by})[0]))
                             for by in (step, -step))
-            due[index] = (above - below) / (2 * STEP)
-        wrong = apart(gradient, due)
+            expected[index] = (above - below) / (2 * STEP)
+        wrong = apart(gradient, expected)
         if wrong.any():
             at = tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
-            return f"∂L/∂{name}{list(at)} is {gradient[at]:.6g} by backward and {due[at]:.6g} by differences of forward"
+            return (f"∂L/∂{name}{list(at)} is {gradient[at]:.6g} by backward and {expected[at]:.6g} by differences of "
+                    "forward")
     return None

@@ -123,17 +123,17 @@ class Graph:
             self.parameters[name] = self._value(shape, dtype)
         return self.parameters[name]
 
-    def apply(self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any]) -> Variable:
-        """The variable of the output of `operation` on `inputs`."""
-        number = self._operations_of[self.layer]
-        self._operations_of[self.layer] += 1
-        return self.note(operation, inputs, settings, self.layer, number)
-
-    def note(
-        self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any], layer: int, number: int,
-        dtype: np.dtype[Any] | None = None,
+    def apply(
+        self, operation: Operation, inputs: Sequence[Variable], settings: Mapping[str, Any],
+        at: tuple[int, int] | None = None, dtype: np.dtype[Any] | None = None,
     ) -> Variable:
-        """The variable, of this dtype, that `operation` makes of `inputs` as instruction `number` of a layer."""
+        """The variable, of this dtype, of the output of `operation` on `inputs`.
+
+        `at` has the instruction's layer and its number there; by default it is the next one of the recorded layer.
+        """
+        if at is None:
+            at = self.layer, self._operations_of[self.layer]
+            self._operations_of[self.layer] += 1
         y, extents = operation.on_shapes([value.shape for value in inputs], settings)
         output = self._value(y.shape, dtype)
         slots = {name: value.slot for name, value in zip(operation.inputs, inputs, strict=False)}
@@ -142,19 +142,14 @@ class Graph:
                 self.views[output.slot] = self.views.get(value.slot, value.slot)
         if y.dtype.kind == "i":
             self.indices.add(output.slot)
-        self.instructions.append(Instruction(operation, slots, output.slot, settings, layer, number))
+        self.instructions.append(Instruction(operation, slots, output.slot, settings, *at))
         return output
 
     def multiplications(self, instruction: Instruction) -> int:
         """The multiplications of an instruction's matrix products in forward."""
-        count, shapes = instruction.operation.multiplications, map(self.shape, instruction.inputs.values())
-        return count(self.shape(instruction.output), *shapes, **instruction.settings) if count is not None else 0
-
-    def shape(self, slot: int) -> Shape:
-        return self.values[slot].shape
-
-    def dtype(self, slot: int) -> np.dtype[Any] | None:
-        return self.values[slot].dtype
+        count = instruction.operation.multiplications
+        shapes = [self.values[slot].shape for slot in (instruction.output, *instruction.inputs.values())]
+        return count(*shapes, **instruction.settings) if count is not None else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +206,11 @@ class GraphPlan:
             steps.append(Step(
                 **self._in_backward(instruction, wanted, later),
                 instruction=instruction,
-                shape=self.graph.shape(instruction.output),
+                shape=self.graph.values[instruction.output].shape,
                 done=tuple(ending[number]),
                 is_view=instruction.output in self.graph.views,
-                input_shapes={name: self.graph.shape(slot) for name, slot in instruction.inputs.items()},
-                dtypes={name: self.graph.dtype(slot) for name, slot in values.items()},
+                input_shapes={name: self.graph.values[slot].shape for name, slot in instruction.inputs.items()},
+                dtypes={name: self.graph.values[slot].dtype for name, slot in values.items()},
                 keeps_saved=bool(wanted) or instruction.output in self.saving,
                 forward_operations=2 * self.graph.multiplications(instruction),
                 for_backward=number <= last_for_backward,

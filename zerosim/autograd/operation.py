@@ -50,8 +50,8 @@ class Empty(Protocol):
 
 def refuse(operation: str, wants: str, *shapes: Shape | None) -> ZerosimError:
     """The error for shapes that an operation does not accept."""
-    found = ", ".join(str(shape) for shape in shapes if shape is not None)
-    return ZerosimError(f"{operation} needs {wants}, found {found}")
+    given = ", ".join(str(shape) for shape in shapes if shape is not None)
+    return ZerosimError(f"{operation} needs {wants}, found {given}")
 
 
 def copy_of(x: Array, empty: Empty, dtype: npt.DTypeLike | None = None) -> Array:

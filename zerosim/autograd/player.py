@@ -193,7 +193,7 @@ class Player:
             settings["saved"] = self.precise.widened(kept.saved[step.instruction.output])
         wide = upstream if as_is else self.precise.widened(upstream)
         into = Into({name: step.input_shapes[name] for name in step.wanted},
-                    lambda name: self._room(step, name, wide.dtype, contribution))
+                    lambda name: self._memory_for(step, name, wide.dtype, contribution))
         if costs_nothing:
             operation.backward(wide, into, empty=self.precise.empty, **settings)
         else:
@@ -212,7 +212,7 @@ class Player:
 
         A `shared` term is never added in place.
         """
-        term = self.precise.rounded(given, self.plan.graph.dtype(slot) or dtype)
+        term = self.precise.rounded(given, self.plan.graph.values[slot].dtype or dtype)
         if slot not in gradients:
             gradients[slot] = term
             return
@@ -229,12 +229,13 @@ class Player:
         view: Array = viewing.operation.forward(*inputs, empty=self.precise.empty, **viewing.settings)
         return view
 
-    def _room(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
+    def _memory_for(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
         """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot not in self._names:
-            rounds = (self.plan.graph.dtype(slot) or dtype) != dtype
-            return (self.precise.to_round if rounds else self.precise.empty)(self.plan.graph.shape(slot), dtype)
+            value = self.plan.graph.values[slot]
+            rounds = (value.dtype or dtype) != dtype
+            return (self.precise.to_round if rounds else self.precise.empty)(value.shape, dtype)
         assert contribution is not None
         view = contribution.views[self._names[slot]]
         first = next(other for other in step.wanted if step.instruction.inputs[other] == slot)

@@ -13,7 +13,7 @@ output of a block's last product has no use. Memory then equals that of PyTorch'
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from zerosim.autograd.graph import GraphPlan, Instruction, Step
 
@@ -30,19 +30,15 @@ def is_attention(instruction: Instruction) -> bool:
     return is_product(instruction) and "weight" not in instruction.inputs
 
 
-def products(plan: GraphPlan) -> Results:
-    """The results of attention and of all products with weights."""
-    slots = frozenset(instruction.output for instruction in plan.graph.instructions if is_product(instruction))
-    return slots, slots
+def products(plan: GraphPlan, every: int = 1) -> Results:
+    """The results of attention and of all products with weights, or of `every` so many, beginning with the first.
 
-
-def half_products(plan: GraphPlan) -> Results:
-    """The results of attention and of every other product with weights, beginning with the first: torchtitan's choice.
+    Every other one, `half_products`, is torchtitan's choice.
     """
     attention, weighted = list[int](), list[int]()
     for instruction in filter(is_product, plan.graph.instructions):
         (attention if is_attention(instruction) else weighted).append(instruction.output)
-    slots = frozenset([*attention, *weighted[::2]])
+    slots = frozenset([*attention, *weighted[::every]])
     return slots, slots
 
 
@@ -58,7 +54,7 @@ def all_but_attention(plan: GraphPlan) -> Results:
 
 
 SELECTIONS: dict[str, Callable[[GraphPlan], Results]] = {
-    "products": products, "half_products": half_products, "all_but_attention": all_but_attention,
+    "products": products, "half_products": partial(products, every=2), "all_but_attention": all_but_attention,
 }
 
 

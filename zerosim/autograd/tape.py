@@ -214,12 +214,7 @@ class Tape:
             self.operations["recomputation"] += sum(step.forward_operations for step in steps)
 
     def loss(
-        self,
-        name: str,
-        outputs: Sequence[Array],
-        targets: Sequence[Array],
-        count: int,
-        total: Total = None,
+        self, name: str, outputs: Sequence[Array], targets: Sequence[Array], count: int, total: Total = None
     ) -> tuple[Total, list[Array]]:
         """The loss, added to `total` if given, and ∂L/∂output for each micro-batch.
 

@@ -18,23 +18,16 @@ The definitions are those of "MPI: A Message-Passing Interface Standard", chapte
 Communication"; the order of addition is the declared `order` of each algorithm in the table.
 """
 
+from typing import cast
+
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.collectives.choosing import named
-from zerosim.collectives.results import check_out, copied, copied_out, memory, returned, whole_length, worked_on
+from zerosim.collectives.results import result_of
 from zerosim.collectives.table import find
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Reduction
 from zerosim.core.errors import CollectiveError
-from zerosim.core.sharding import split
-
-ASSOCIATIVE = (
-    np.add, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin,
-    np.logical_and, np.logical_or, np.logical_xor,
-    np.bitwise_and, np.bitwise_or, np.bitwise_xor,
-    np.logaddexp, np.logaddexp2, np.hypot, np.gcd, np.lcm,
-)
 
 
 def all_reduce(
@@ -58,10 +51,8 @@ def all_reduce(
     >>> spawn(lambda comm: all_reduce(comm, [1, 10 * comm.rank]).tolist(), ranks=3)
     [[3, 30], [3, 30], [3, 30]]
     """
-    x = np.asarray(x)
-    chosen = named("all_reduce", algorithm or ring_if(commutative), comm.size, x.nbytes, commutative=commutative)
-    check_associative(reduce)
-    return worked_on(comm, x, out, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
+    return cast("Array", result_of(comm, "all_reduce", x, algorithm or ring_if(commutative), out, reduce=reduce,
+                                   commutative=commutative))
 
 
 def reduce_scatter(
@@ -84,14 +75,8 @@ def reduce_scatter(
     >>> spawn(lambda comm: reduce_scatter(comm, np.arange(5)).tolist(), ranks=3)
     [[0, 3], [6, 9], [12]]
     """
-    x = np.asarray(x)
-    chosen = find(
-        "reduce_scatter", algorithm or ring_if(commutative), comm.size, commutative=commutative
-    )
-    check_associative(reduce)
-    check_out(out, split(x.reshape(-1), comm.size)[comm.rank].shape, x.dtype)
-    sums = worked_on(comm, x, None, lambda comm, flat: chosen.function(comm, split(flat, comm.size), reduce))
-    return copied_out(split(sums.reshape(-1), comm.size)[comm.rank], out)
+    return cast("Array", result_of(comm, "reduce_scatter", x, algorithm or ring_if(commutative), out, reduce=reduce,
+                                   commutative=commutative, leaves="chunk"))
 
 
 def all_gather(
@@ -114,14 +99,7 @@ def all_gather(
     >>> spawn(lambda comm: all_gather(comm, [comm.rank, -comm.rank]).tolist(), ranks=2)
     [[0, 0, 1, -1], [0, 0, 1, -1]]
     """
-    shard = np.asarray(shard)
-    count = whole_length(comm, shard, out)
-    chosen = named("all_gather", algorithm, comm.size, count * shard.itemsize)
-    flat = memory(count, shard.dtype, out)
-    chunks = split(flat, comm.size)
-    chunks[comm.rank][...] = shard.reshape(-1)
-    chosen.function(comm, chunks)
-    return returned(flat, flat.shape, out)
+    return cast("Array", result_of(comm, "all_gather", shard, algorithm, out, brings="chunk"))
 
 
 def broadcast(
@@ -143,10 +121,7 @@ def broadcast(
     >>> spawn(lambda comm: broadcast(comm, [comm.rank, 7], root=2).tolist(), ranks=3)
     [[2, 7], [2, 7], [2, 7]]
     """
-    x = np.asarray(x)
-    check_root(comm, root)
-    chosen = find("broadcast", algorithm, comm.size)
-    return worked_on(comm, x, out, lambda comm, flat: chosen.function(comm, flat, root))
+    return cast("Array", result_of(comm, "broadcast", x, algorithm, out, root=root))
 
 
 def reduce(
@@ -170,13 +145,8 @@ def reduce(
     >>> spawn(lambda comm: reduce(comm, [1, comm.rank], root=1), ranks=3)
     [None, array([3, 3]), None]
     """
-    x = np.asarray(x)
-    check_root(comm, root)
-    chosen = find("reduce", algorithm, comm.size, commutative=commutative)
-    check_associative(reduce)
-    to = out if comm.rank == root else None
-    result = worked_on(comm, x, to, lambda comm, flat: chosen.function(comm, flat, root, reduce))
-    return result if comm.rank == root else None
+    return cast("Array | None", result_of(
+        comm, "reduce", x, algorithm, out, root=root, reduce=reduce, commutative=commutative, leaves="whole on root"))
 
 
 def scatter(
@@ -198,13 +168,7 @@ def scatter(
     >>> spawn(lambda comm: scatter(comm, np.arange(5) * (comm.rank == 0)).tolist(), ranks=3)
     [[0, 1], [2, 3], [4]]
     """
-    x = np.asarray(x)
-    check_root(comm, root)
-    chosen = find("scatter", algorithm, comm.size)
-    chunks = split(x.flatten(), comm.size)
-    check_out(out, chunks[comm.rank].shape, x.dtype)
-    chosen.function(comm, chunks, root)
-    return copied_out(chunks[comm.rank], out)
+    return cast("Array", result_of(comm, "scatter", x, algorithm, out, root=root, leaves="chunk"))
 
 
 def gather(
@@ -227,15 +191,8 @@ def gather(
     >>> spawn(lambda comm: gather(comm, [comm.rank, -comm.rank]), ranks=2)
     [array([ 0,  0,  1, -1]), None]
     """
-    shard = np.asarray(shard)
-    check_root(comm, root)
-    chosen = find("gather", algorithm, comm.size)
-    count = whole_length(comm, shard, out)
-    flat = memory(count, shard.dtype, out if comm.rank == root else None)
-    chunks = split(flat, comm.size)
-    chunks[comm.rank][...] = shard.reshape(-1)
-    chosen.function(comm, chunks, root)
-    return returned(flat, flat.shape, out) if comm.rank == root else None
+    return cast("Array | None", result_of(
+        comm, "gather", shard, algorithm, out, root=root, brings="chunk", leaves="whole on root"))
 
 
 def all_to_all(
@@ -256,17 +213,12 @@ def all_to_all(
     >>> spawn(lambda comm: all_to_all(comm, [10 * comm.rank, 10 * comm.rank + 1]).tolist(), ranks=2)
     [[0, 10], [1, 11]]
     """
-    x = np.asarray(x)
-    chosen = find("all_to_all", algorithm, comm.size)
-    if x.size % comm.size:
+    if np.size(x) % comm.size:
         raise CollectiveError(
-            f"all_to_all of {x.size} elements over {comm.size} ranks has no equal blocks; pad to "
-            f"{x.size + -x.size % comm.size}"
+            f"all_to_all of {np.size(x)} elements over {comm.size} ranks has no equal blocks; pad to "
+            f"{np.size(x) + -np.size(x) % comm.size}"
         )
-    outgoing = x.flatten()
-    incoming = copied(x, out)
-    chosen.function(comm, split(outgoing, comm.size), split(incoming, comm.size))
-    return returned(incoming, x.shape, out)
+    return cast("Array", result_of(comm, "all_to_all", x, algorithm, out))
 
 
 def barrier(comm: Communicator) -> None:
@@ -281,21 +233,3 @@ def barrier(comm: Communicator) -> None:
 
 def ring_if(commutative: bool) -> str:
     return "ring" if commutative else "auto"
-
-
-def check_root(comm: Communicator, root: int) -> None:
-    integer = isinstance(root, int | np.integer) and not isinstance(root, bool)
-    if not (integer and 0 <= root < comm.size):
-        raise CollectiveError(
-            f"root={root!r} is not a rank of {comm.size}; give an integer from 0 to {comm.size - 1}"
-        )
-
-
-def check_associative(reduce: Reduction) -> None:
-    """Refuse NumPy's operations that are not associative."""
-    name = getattr(reduce, "__name__", "")
-    if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
-        raise CollectiveError(
-            f"np.{name} is not associative, so the grouping of ranks would change the result; use one of"
-            f" {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}"
-        )

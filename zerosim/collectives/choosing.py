@@ -8,7 +8,7 @@ The switches below are those of 2 and 4 processes on one host of 2 cores over sh
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -63,9 +63,8 @@ class BySize(Algorithm):
         self.at(comm.size, sum(chunk.nbytes for chunk in chunks)).function(comm, *arguments)
 
 
-AUTO_ALL_GATHER = BySize(
-    **{**{field.name: getattr(ALGORITHMS["bruck.all_gather"], field.name) for field in fields(Algorithm)},
-       "name": "auto", "title": "doubling or Bruck's algorithm for short vectors, the ring for long ones"})
+AUTO_ALL_GATHER = BySize(**vars(ALGORITHMS["bruck.all_gather"]) | {
+    "name": "auto", "title": "doubling or Bruck's algorithm for short vectors, the ring for long ones"})
 
 
 @lru_cache(maxsize=1024)

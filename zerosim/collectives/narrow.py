@@ -58,7 +58,7 @@ class Narrowed(ExchangesTogether):
         self._allocate = allocate
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
-        coming = [self._room(exchange.into) for exchange in exchanges]
+        coming = [self._buffer(exchange.into) for exchange in exchanges]
         self._comm.exchange_all([
             Exchange(self._encoded(exchange.outgoing), exchange.to, into, exchange.source)
             for exchange, into in zip(exchanges, coming, strict=True)])
@@ -69,29 +69,26 @@ class Narrowed(ExchangesTogether):
         self._comm.send(self._encoded(outgoing), to=to)
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        coming = self._room(into)
+        coming = self._buffer(into)
         self._comm.recv(into=coming, source=source)
         self._take(coming, into, reduce)
 
-    def _room(self, like: Payload) -> Array:
-        """Bytes for a message of as many numbers as `like` has."""
+    def _buffer(self, like: Payload) -> Array:
+        """The buffer for a message of as many numbers as `like` has."""
         return self._allocate(self._wire.encoded_bytes(len(like)), np.uint8, kind="buffers", owner="codes")
 
     def _encoded(self, outgoing: Payload) -> Array:
-        coded = self._room(outgoing)
+        coded = self._buffer(outgoing)
         self._wire.encode(outgoing, coded)
         return coded
 
     def _take(self, coded: Array, into: Payload, reduce: Reduction | None) -> None:
         if reduce is None:
             self._wire.decode(coded, into)
-        else:
-            into[:] = reduce(self._decoded(coded, into), into)
-
-    def _decoded(self, coded: Array, like: Payload) -> Array:
-        arrived = self._allocate(len(like), like.dtype, kind="buffers", owner="codes")
+            return
+        arrived = self._allocate(len(into), into.dtype, kind="buffers", owner="codes")
         self._wire.decode(coded, arrived)
-        return arrived
+        into[:] = reduce(arrived, into)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The messages of each rank are recorded from a run of the collective by itself.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -50,17 +50,15 @@ def collective(
         raise UsageError(f"order {order!r} is unknown; use one of {', '.join(NAMED_ORDERS)}, or a function "
                          f"order(contributions, chunk)")
     adds = NAMED_ORDERS[order] if isinstance(order, str) else order
-    return lambda function: declared(function.__name__, "", function, adds, powers_of_two, chunks_sent, rounds)
+    return lambda function: declared(
+        function.__name__, "", function, order=adds, needs_power_of_two=powers_of_two, chunks_sent=chunks_sent,
+        rounds=rounds)
 
 
-def declared(
-    name: str, kind: str, function: Callable[..., None], order: AddingOrder | None = None, powers_of_two: bool = False,
-    chunks_sent: Callable[[int], float] | None = None, rounds: Callable[[int], int] | None = None,
-) -> Algorithm:
+def declared(name: str, kind: str, function: Callable[..., None], **declarations: Any) -> Algorithm:
     return Algorithm(
         name, kind, function, "yours", steps=unrecorded, steps_formula="as recorded", volume=unrecorded,
-        source="yours", order=order, needs_power_of_two=powers_of_two, users=True, chunks_sent=chunks_sent,
-        rounds=rounds)
+        source="yours", users=True, **declarations)
 
 
 def unrecorded(*_: Any) -> NoReturn:
@@ -75,21 +73,16 @@ def as_collective(kind: str) -> Callable[[str, Any], Algorithm]:
         if not isinstance(named, Algorithm) and not inspect.isfunction(named):
             raise UsageError(f"{name} is a {type(named).__name__}; give a function of a communicator and chunks")
         algorithm = named if isinstance(named, Algorithm) else declared(name, kind, named)
-        check_parameters(name, kind, algorithm.function)
-        if COLLECTIVE_KINDS[kind].reducing and algorithm.order is None:
+        promised, function = COLLECTIVE_KINDS[kind], algorithm.function
+        expected = ["comm", *promised.parameters, *["root"] * promised.rooted]
+        required = [given.name for given in inspect.signature(function).parameters.values() if given.default is
+                    given.empty and given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)]
+        if len(required) != len(expected):
+            raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place; write def "
+                             f"{function.__name__}({', '.join(expected)}), further parameters with defaults")
+        if promised.reducing and algorithm.order is None:
             raise UsageError(f"{name} does not declare its order of addition; write @collective(order=\"ring\") above "
                              f"it (or {', '.join(list(NAMED_ORDERS)[1:])}, or a function order(contributions, chunk))")
         return replace(algorithm, name=name, collective=kind)
 
     return algorithm_of
-
-
-def check_parameters(name: str, kind: str, function: Callable[..., None]) -> None:
-    """Refuse a function whose parameters are not those of its kind in place."""
-    promised = COLLECTIVE_KINDS[kind]
-    expected: Sequence[str] = ("comm", *promised.parameters, *(["root"] if promised.rooted else []))
-    required = [given.name for given in inspect.signature(function).parameters.values()
-                if given.default is given.empty and given.kind in (given.POSITIONAL_ONLY, given.POSITIONAL_OR_KEYWORD)]
-    if len(required) != len(expected):
-        raise UsageError(f"{name} takes {', '.join(required)}; as {kind} it works in place; write def "
-                         f"{function.__name__}({', '.join(expected)}), further parameters with defaults")

@@ -12,7 +12,7 @@ lengths, as MPI libraries do, and selects among algorithms that leave the same b
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from zerosim.collectives import (
@@ -122,6 +122,14 @@ STEPS: dict[str, Callable[[int], int]] = {
 """The number of steps by its formula in print, for two ranks and more."""
 
 
+def row(
+    function: Callable[..., None], title: str, formula: str, sent: Volume, source: str, **more: Any
+) -> Algorithm:
+    """An algorithm named after its module, whose number of steps is that of its printed formula."""
+    name, collective = function.__module__.rpartition(".")[2], function.__name__
+    return Algorithm(name, collective, function, title, STEPS[formula], formula, sent, source, **more)
+
+
 def on_hosts(per_host: int) -> "list[Algorithm]":
     """The two-level algorithms on hosts of `per_host` neighbouring ranks.
 
@@ -129,29 +137,17 @@ def on_hosts(per_host: int) -> "list[Algorithm]":
     [6, 3, 3, 8]
     """
     hosts, sent = two_level.on_hosts(per_host), volume.TwoLevels(per_host)
-    all_reduced = volume.one_after_the_other(sent.reduced, sent.gathered)
-    words = f"two levels, hosts of {per_host} ranks: "
+    words, once, twice = f"two levels, hosts of {per_host} ranks: ", "N − 1", "2 (N − 1)"
+    adds: dict[str, Any] = {"per_host": per_host, "order": orders.two_level(per_host)}
     return [
-        Algorithm(
-            "two_level", "all_reduce", hosts.all_reduce,
-            f"{words}reduce-scatter within, all-reduce between, all-gather within",
-            steps=STEPS["2 (N − 1)"], steps_formula="2 (N − 1)", volume=all_reduced,
-            order=orders.two_level(per_host), source=MIKAMI, per_host=per_host,
-        ),
-        Algorithm(
-            "two_level", "reduce_scatter", hosts.reduce_scatter, f"{words}within, then between",
-            steps=STEPS["N − 1"], steps_formula="N − 1", volume=sent.reduced, order=orders.two_level(per_host),
-            source=MIKAMI, per_host=per_host,
-        ),
-        Algorithm(
-            "two_level", "all_gather", hosts.all_gather, f"{words}between, then within",
-            steps=STEPS["N − 1"], steps_formula="N − 1", volume=sent.gathered, source=MIKAMI, per_host=per_host,
-        ),
-        Algorithm(
-            "two_level", "broadcast", hosts.broadcast, f"{words}a tree between, then one within each",
-            steps=lambda size: volume.log2(-(-size // per_host)) + volume.log2(min(per_host, size)),
-            steps_formula="⌈log₂ N⌉", volume=sent.broadcast, source=MIKAMI, per_host=per_host,
-        ),
+        row(hosts.all_reduce, f"{words}reduce-scatter within, all-reduce between, all-gather within", twice,
+            volume.one_after_the_other(sent.reduced, sent.gathered), MIKAMI, **adds),
+        row(hosts.reduce_scatter, f"{words}within, then between", once, sent.reduced, MIKAMI, **adds),
+        row(hosts.all_gather, f"{words}between, then within", once, sent.gathered, MIKAMI, per_host=per_host),
+        replace(
+            row(hosts.broadcast, f"{words}a tree between, then one within each", "⌈log₂ N⌉", sent.broadcast, MIKAMI,
+                per_host=per_host),
+            steps=lambda size: volume.log2(-(-size // per_host)) + volume.log2(min(per_host, size))),
     ]
 
 
@@ -169,14 +165,6 @@ def in_two_hops(per_host: int) -> Algorithm:
 def levels(per_host: int) -> list[Algorithm]:
     """All algorithms with hosts, for hosts of `per_host` ranks."""
     return [*on_hosts(per_host), in_two_hops(per_host)]
-
-
-def row(
-    function: Callable[..., None], title: str, formula: str, sent: Volume, source: str, **more: Any
-) -> Algorithm:
-    """An algorithm named after its module, whose number of steps is that of its printed formula."""
-    name, collective = function.__module__.rpartition(".")[2], function.__name__
-    return Algorithm(name, collective, function, title, STEPS[formula], formula, sent, source, **more)
 
 
 _ROWS = [

@@ -66,7 +66,7 @@ def parts_of(asked: str) -> tuple[dict[str, Any], dict[str, Any]]:
     names = vars(load_file(file))
     if only:
         names = {name: names[name] for name in ("__name__", "EXAMPLES") if name in names} | {
-            only: Loader().load(asked).value}
+            only: Loader().load(asked).part}
     examples = names.get("EXAMPLES", {})
     operations = {name: (part, examples.get(name)) for name, part in names.items()
                   if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]}

@@ -36,10 +36,10 @@ def main(arguments: argparse.Namespace) -> int:
               for key in ("row", "step", "updates", "stage", "ranks")),
             Column(unit.name, [in_unit(size, unit) for size in sizes])])
         if len(checkpoints) == 1:
-            arrays = checkpoints[0].arrays
-            show_grid(console, list(arrays), [
-                Column("shape", [" × ".join(map(str, array.shape)) for array in arrays.values()]),
-                Column("dtype", [array.dtype.name for array in arrays.values()])])
+            names, dtypes, shapes = zip(*checkpoints[0].headings, strict=True)
+            show_grid(console, names, [
+                Column("shape", [" × ".join(map(str, shape)) for shape in shapes]),
+                Column("dtype", [dtype.name for dtype in dtypes])])
     if arguments.json:
         write_json(arguments.json, {"schema": "zerosim.checkpoints/1", "checkpoints": [
             {"path": str(checkpoint.path), **checkpoint.about} for checkpoint in checkpoints]})

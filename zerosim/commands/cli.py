@@ -5,16 +5,14 @@ Exit codes: 0, every check held; 1, a check failed; 2, the scenario or the comma
 """
 
 import argparse
-import contextlib
 import importlib
 import importlib.metadata
-import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from zerosim.commands.output import abandon_full_streams, check_writable, complain, open_streams
 from zerosim.core.comm import Communicator
@@ -69,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         open_streams()
         if has_company():
             agree(connect(), given)
-        with contextlib.nullcontext() if launched_rank() == 0 else silence():
-            parsed = parse(given)
+        parsed = parse(given)
         if parsed.command not in PARALLEL:
             if launched_rank() > 0:
                 return 0
@@ -135,20 +132,17 @@ def shipped_path(name: str) -> str:
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Discard all output."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, \
-            contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        yield
-
-
 ELSEWHERE = {("zerosim run", "--ranks"): "; mpirun -n N starts N ranks, and --set world.ranks=N asks for them"}
 """Flags of other commands, and the replacement in this one."""
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: what was found, what is allowed, and which command prints help."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print on rank 0 alone."""
+        if launched_rank() == 0:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 and one line, without the usage."""

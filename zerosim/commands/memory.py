@@ -28,15 +28,15 @@ FIGURE_1 = 7_500_000_000, [64]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim memory`."""
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument(
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument(
         "--parameters", type=parameter_count, metavar="COUNT",
         help="number of parameters: 7500000000, 7.5e9, 7.5B or 350M")
-    asked.add_argument(
+    subject.add_argument(
         "--model", type=transformer_shape, metavar="SHAPE",
         help="a Hugging Face config.json, or the [model] keys of a transformer: layers=32,width=4096,heads=32,"
              "vocabulary=32000,sequence=4096,...; this adds activations")
-    asked.add_argument(
+    subject.add_argument(
         "--table", choices=["figure1", *TABLES], help="compute a table of the ZeRO paper from the formulas")
     parser.add_argument(
         "--ranks", type=whole_numbers(1, MOST_DEVICES), metavar="N,N",

@@ -91,14 +91,17 @@ def main(arguments: argparse.Namespace) -> int:
     source = source or with_usual_settings(*ranks[:1])
     others, changes = foreign_keys(arguments, source)
     console = standard_output(arguments)
-    read = read_plan if arguments.search is None else partial(read_search, most=arguments.search)
+    run = Run(arguments.tokens, arguments.price or 0.0) if arguments.tokens else None
     try:
         with saying(arguments) as say:
-            plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python, say=say)
+            read = read_plan if arguments.search is None else partial(read_search, most=arguments.search, say=say)
+            plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python)
+            plan = replace(plan, run=run)
+            if plan.best is None:
+                say("Nothing fits: searching for a layout that does")
+                _ = plan.advice
     except ScenarioError as error:
         raise next(filter(None, (file.in_its_words(error) for file in others)), error) from None
-    if arguments.tokens:
-        plan = replace(plan, run=Run(arguments.tokens, arguments.price or 0.0))
     if arguments.picture:
         save_pictures(arguments.picture, files(drawn_rows(plan), int(plan.rows[0].cluster.device.memory)))
     show_heading(console, plan.scenario.title, plan.scenario.caption, "\n".join(python_run(plan.scenario)))

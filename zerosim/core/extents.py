@@ -66,7 +66,7 @@ class Extent(np.lib.mixins.NDArrayOperatorsMixin):
         (True, True)
         """
         pairs = zip(self.strides or (), in_c_order(self.shape), self.shape, strict=False)
-        return not self.size or all(stride == due for stride, due, length in pairs if length != 1)
+        return not self.size or all(stride == packed for stride, packed, length in pairs if length != 1)
 
     @property
     def size(self) -> int:

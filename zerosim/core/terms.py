@@ -21,6 +21,7 @@ Rules and trade-offs:
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -156,11 +157,12 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
     return (first, Sum(left, right)) if first <= second else (second, Sum(right, left))
 
 
-def symbols(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` elements, each the contribution of `rank` to that element."""
-    return np.fromiter((Term(rank, element) for element in range(count)), object)
+def symbols(rank: int, count: int, of: Callable[[int, int], Term | Blank] = Term) -> npt.NDArray[Any]:
+    """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled."""
+    return np.fromiter(_shared(of, rank, count), object)
 
 
-def blanks(rank: int, count: int) -> npt.NDArray[Any]:
-    """An object array of `count` unfilled elements."""
-    return np.fromiter((Blank(rank, element) for element in range(count)), object)
+@lru_cache(maxsize=128)
+def _shared(of: Callable[[int, int], Term | Blank], rank: int, count: int) -> tuple[Term | Blank, ...]:
+    """The symbols of one kind and rank for `count` elements; runs of one proof share them."""
+    return tuple(of(rank, element) for element in range(count))

@@ -183,20 +183,20 @@ class WireError:
     """The error of arrays after messages, relative to the exact ones; None if it is undefined, as for zeros only."""
 
     relative: float | None
-    """‖arrived − due‖ / ‖due‖, Euclidean, in float64, over all elements."""
+    """‖arrived − sent‖ / ‖sent‖, Euclidean, in float64, over all elements."""
     ulps: int
     """The median distance in float32, in representable numbers."""
     bits: float | None
     """−log₂ of the relative error: the number of correct bits."""
 
 
-def wire_error(arrived: Sequence[Array], due: Sequence[Array]) -> WireError:
-    """The error of all of `arrived` relative to `due`.
+def wire_error(arrived: Sequence[Array], sent: Sequence[Array]) -> WireError:
+    """The error of all of `arrived` relative to `sent`.
 
     >>> wire_error([np.float32([3.0, 4.5])], [np.float32([3.0, 4.0])])
     WireError(relative=0.1, ulps=524288, bits=3.321928094887362)
     """
-    received, exact = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, due))
+    received, exact = (np.concatenate(arrays).astype(np.float64) for arrays in (arrived, sent))
     signal = float(np.sqrt(np.square(exact).sum()))
     relative = float(np.linalg.norm(received - exact)) / signal if signal else math.nan
     patterns = (values.astype(np.float32).view(np.int32).astype(np.int64) for values in (received, exact))

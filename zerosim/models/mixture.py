@@ -39,7 +39,6 @@ from zerosim.autograd.operations.linear import linear, matmul
 from zerosim.autograd.operations.routing import gather_rows, queue_slots, scatter_rows, top_k
 from zerosim.autograd.operations.shapes import reshape, transpose
 from zerosim.autograd.tape_collectives import Direction, all_to_all
-from zerosim.core.errors import ZerosimError
 from zerosim.models.parallel import of_pieces, on_pieces
 from zerosim.models.parameters import Cut, Parameter, normal
 from zerosim.models.transformer import (
@@ -47,17 +46,17 @@ from zerosim.models.transformer import (
     SIZES,
     TransformerShape,
     attended,
-    attention_of,
+    next_token_model,
     normed,
     shape_of,
-    tied_groups,
     undivided,
-    unread,
+    unused,
     usual_inner,
 )
+from zerosim.models.transformer import KIND as TRANSFORMER
 from zerosim.models.transformer import layers_of as transformer_layers
 from zerosim.models.transformer import problem as problem_of_shape
-from zerosim.models.units import Layer, Model, ModelKind, Task, grouped
+from zerosim.models.units import Layer, Model, Task
 
 EXPERTS = ("gate", "inner", "outer")
 """The weights of the experts, of which each rank has those of its own."""
@@ -159,7 +158,7 @@ def layers_of(m: MixtureShape) -> list[Layer]:
         Parameter("router.weight", (m.experts, d), normal(0.02)),
         *(Parameter(name, (own, d, inner), normal(0.02), cut=cut) for name in PERCEPTRONS[s.family][0]),
         Parameter("outer", (own, inner, d), normal(0.02 / math.sqrt(2 * s.layers)), cut=cut),
-        *unread(sum(s.beside[1:]), "beside_experts"),
+        *unused(sum(s.unused_parameters[1:]), "unused_experts"),
     )
     block = partial(mixture_block, m=m)
     return [
@@ -178,15 +177,10 @@ def mixture(m: MixtureShape, groups: Sequence[Sequence[int]] | None = None, froz
     >>> mixture(MixtureShape(shape, experts=8, capacity_factor=1.25)).count
     569600
     """
-    wrong = problem(m)
-    if wrong is not None:
-        raise ZerosimError(wrong[1])
     s = m.transformer
-    units = grouped(layers_of(m), tied_groups(s, groups), frozen)
-    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
     words = f"mixture of {m.experts} experts, {m.experts_per_token} for each token, {s.layers} blocks, " \
             f"width {s.width}, {s.heads} heads"
-    return Model(units, task, words, s.loss_over)
+    return next_token_model(s, problem(m), lambda: layers_of(m), words, groups, frozen)
 
 
 def mixture_shape(settings: Any, task: Task) -> MixtureShape:
@@ -195,11 +189,6 @@ def mixture_shape(settings: Any, task: Task) -> MixtureShape:
         shape_of(settings, task), settings.experts, settings.capacity_factor, settings.experts_per_token,
         settings.queue_tokens, settings.shared_inner, settings.dense_layers,
         settings.dense_layers and (settings.dense_inner or usual_inner(settings)))
-
-
-def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """A mixture with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
-    return mixture(mixture_shape(settings, task), groups, frozen)
 
 
 def problem(m: MixtureShape) -> tuple[str, str] | None:
@@ -223,14 +212,11 @@ def problem(m: MixtureShape) -> tuple[str, str] | None:
     return wrong
 
 
-KIND = ModelKind(
-    "mixture",
+KIND = replace(
+    TRANSFORMER,
+    key="mixture",
     own_keys=(*SIZES, "experts", "experts_per_token", "capacity_factor", "queue_tokens", "shared_inner", "dense_layers",
               "dense_inner"),
-    for_task=for_task,
-    layer_count=lambda settings: settings.layers + 2,
-    tied=lambda settings: bool(settings.tied_embeddings),
-    reads_tokens=True,
+    for_task=lambda settings, task, groups, frozen: mixture(mixture_shape(settings, task), groups, frozen),
     problem=lambda settings, task: problem(mixture_shape(settings, task)),
-    attention=attention_of,
 )

@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from zerosim.autograd.graph import Variable, Weights
 from zerosim.autograd.operation import Operation
@@ -82,13 +81,6 @@ def problem(hidden_widths: Sequence[int], parallel: ModelParallel) -> tuple[str,
     return None
 
 
-def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """A multi-layer perceptron with a scenario's `settings`; the task gives the first and the last width."""
-    return mlp(
-        task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen,
-        parallel=task.parallel)
-
-
 def parameters(inputs: int, outputs: int, tensor: Direction, axis: int | None) -> tuple[Parameter, Parameter]:
     """The weight and the bias of one layer, of which each tensor rank has a piece along `axis`, if that is given."""
     bound, cut = uniform(1.0 / math.sqrt(inputs)), None if axis is None else Cut(tensor, axis)
@@ -99,5 +91,8 @@ def parameters(inputs: int, outputs: int, tensor: Direction, axis: int | None) -
 
 
 KIND = ModelKind(
-    "mlp", own_keys=("hidden", "activation"), for_task=for_task, layer_count=lambda settings: len(settings.hidden) + 1,
+    "mlp", own_keys=("hidden", "activation"), layer_count=lambda settings: len(settings.hidden) + 1,
+    for_task=lambda settings, task, groups, frozen: mlp(
+        task.inputs, settings.hidden, task.outputs, settings.activation, task.loss, groups=groups, frozen=frozen,
+        parallel=task.parallel),
     problem=lambda settings, task: problem(settings.hidden, task.parallel))

@@ -68,7 +68,7 @@ class TransformerShape:
     """The width of the latent of queries; 0 for queries of the activation itself."""
     rotary_size: int = 0
     """The further numbers of each query, and of the heads' shared key, that positions turn; 0 without a latent."""
-    beside: tuple[int, ...] = ()
+    unused_parameters: tuple[int, ...] = ()
     """The parameters of a block that no operation reads, and further ones of a block with experts."""
     norm_epsilon: float = EPSILON
     gelu: str = "tanh"
@@ -257,52 +257,36 @@ def transformer(
     >>> transformer(TransformerShape("llama", 32, 4096, 32, 32, 11008, 32000, 2048, tied_embeddings=False)).count
     6738415616
     """
-    wrong = problem(s)
+    words = f"{FAMILIES[s.family].title} of {s.layers} blocks, width {s.width}, {s.heads} heads"
+    return next_token_model(s, problem(s), lambda: layers_of(s), words, groups, frozen)
+
+
+def next_token_model(
+    s: TransformerShape, wrong: tuple[str, str] | None, layers: Callable[[], list[Layer]], words: str,
+    groups: Sequence[Sequence[int]] | None, frozen: Collection[int],
+) -> Model:
+    """The model of these layers, in which tied embeddings share a unit.
+
+    Raises `ZerosimError` if its shape is `wrong`, and for groups that separate tied layers.
+    """
     if wrong is not None:
         raise ZerosimError(wrong[1])
-    units = grouped(layers_of(s), tied_groups(s, groups), frozen)
-    words = f"{FAMILIES[s.family].title} of {s.layers} blocks, width {s.width}, {s.heads} heads"
-    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
-    return Model(units, task, words, s.loss_over)
-
-
-def tied_groups(s: TransformerShape, groups: Sequence[Sequence[int]] | None) -> Sequence[Sequence[int]] | None:
-    """The groups of layers, in which tied embeddings share one. Raises `ZerosimError` for groups that separate them."""
     last = s.layers + 1
     if groups is None and s.tied_embeddings:
         groups = [[0, last], *([number] for number in range(1, last))]
     if s.tied_embeddings and not any({0, last} <= set(group) for group in groups or ()):
         raise ZerosimError(f"tied embeddings are in one unit: name layers 0 and {last} together, or untie them")
-    return groups
-
-
-def for_task(settings: Any, task: Task, groups: Sequence[Sequence[int]], frozen: Collection[int]) -> Model:
-    """A transformer with a scenario's `settings`; vocabulary and sequence are by default those of the data."""
-    return transformer(shape_of(settings, task), groups=groups, frozen=frozen)
+    task = Task(s.sequence, s.vocabulary, "cross_entropy", tokens=True, parallel=s.parallel)
+    return Model(grouped(layers(), groups, frozen), task, words, s.loss_over)
 
 
 def shape_of(settings: Any, task: Task) -> TransformerShape:
-    """The shape of a transformer with a scenario's [model], for a task's sequence length and vocabulary."""
-    return TransformerShape(
-        family=settings.architecture,
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        key_value_heads=settings.key_value_heads or settings.heads,
-        inner=settings.inner or usual_inner(settings),
-        vocabulary=settings.vocabulary or task.outputs,
-        sequence=settings.sequence or task.inputs,
-        tied_embeddings=settings.tied_embeddings,
-        dropout=settings.dropout,
-        parallel=task.parallel,
-        own_head_size=settings.head_size,
-        latent=settings.latent,
-        query_latent=settings.query_latent,
-        rotary_size=settings.rotary_size,
-        beside=settings.beside,
-        norm_epsilon=settings.norm_epsilon,
-        gelu=settings.gelu,
-    )
+    """The shape of a transformer with a scenario's [model], by default for a task's sequence length and vocabulary."""
+    own = {key: getattr(settings, key) for key in (*SIZES, "dropout")}
+    own |= {"family": own.pop("architecture"), "own_head_size": own.pop("head_size"), "parallel": task.parallel}
+    usual = {"key_value_heads": settings.heads, "inner": usual_inner(settings), "vocabulary": task.outputs,
+             "sequence": task.inputs}
+    return TransformerShape(**own | {key: own[key] or value for key, value in usual.items()})
 
 
 def usual_inner(settings: Any) -> int:
@@ -352,7 +336,7 @@ def undivided(cut: Iterable[tuple[str, int, int]]) -> tuple[str, str] | None:
 def layers_of(s: TransformerShape) -> list[Layer]:
     """The embedding, the blocks and the head."""
     family = FAMILIES[s.family]
-    parameters, compute = (*family.parameters(s), *unread(sum(s.beside[:1]))), partial(block, s=s)
+    parameters, compute = (*family.parameters(s), *unused(sum(s.unused_parameters[:1]))), partial(block, s=s)
     tensor, cut = s.parallel.tensor, s.parallel.vocabulary
     rows = tensor.of(s.vocabulary) if cut else s.vocabulary
     of_tokens = partial(
@@ -369,7 +353,7 @@ def layers_of(s: TransformerShape) -> list[Layer]:
     ]
 
 
-def unread(count: int, name: str = "beside") -> list[Parameter]:
+def unused(count: int, name: str = "unused") -> list[Parameter]:
     """So many parameters in one, if there are any, that are kept and updated and that no operation reads."""
     return [Parameter(name, (count,), constant(0.0), decays=False)] if count else []
 
@@ -445,13 +429,14 @@ FAMILIES = {
 }
 SIZES = (
     "architecture", "layers", "width", "heads", "key_value_heads", "head_size", "inner", "vocabulary", "sequence",
-    "latent", "query_latent", "rotary_size", "tied_embeddings", "norm_epsilon", "gelu", "beside")
+    "latent", "query_latent", "rotary_size", "tied_embeddings", "norm_epsilon", "gelu",
+    "unused_parameters")
 """The keys of sizes and of what layers share; three are those of latent attention."""
 
 KIND = ModelKind(
     "transformer",
     own_keys=(*SIZES, "dropout"),
-    for_task=for_task,
+    for_task=lambda settings, task, groups, frozen: transformer(shape_of(settings, task), groups=groups, frozen=frozen),
     layer_count=lambda settings: settings.layers + 2,
     tied=lambda settings: bool(settings.tied_embeddings),
     reads_tokens=True,

@@ -190,7 +190,7 @@ class Unit:
         >>> unit.views(np.arange(4.0))
         {'layers.0.weight': array([[0., 1.]]), 'layers.0.bias': array([2.])}
         """
-        return {place.name: flat[place.start : place.stop].reshape(place.shape) for place in self.places}
+        return {self.places[number].name: view for number, view in self.parts(flat).items()}
 
     def parts(self, flat: Array) -> dict[int, Array]:
         """Each parameter as a shaped view into `flat`, by its number in the unit."""
@@ -209,12 +209,10 @@ class Unit:
         (dtype('float32'), 40, True)
         """
         flat = np.empty(self.count, np.float32)
-        for number, layer in zip(self.numbers, self.layers, strict=True):
+        for number, places in groupby(self.places, lambda place: place.layer):
             random = np.random.default_rng([seed, number])
-            start, _ = self.bounds(number)
-            for parameter in layer.parameters:
-                parameter.begin(random, flat[start : start + parameter.count], coordinates)
-                start += parameter.count
+            for place in places:
+                place.parameter.begin(random, flat[place.start : place.stop], coordinates)
         return flat
 
 

@@ -142,7 +142,7 @@ def check_layers(name: str, layers: Callable[..., Any], own_layers: Sequence[Lay
     if unused := task.parallel.unused(*used):
         raise UsageError(f"{name} has no operation and no cut over {unused.replace('_', ' ')}, which would repeat the "
                          f"same work; remove parallel.{unused}, or split the model")
-    due = (samples, task.inputs, task.outputs) if task.tokens else (samples, task.outputs)
-    if graph.output.shape != due:
+    expected = (samples, task.inputs, task.outputs) if task.tokens else (samples, task.outputs)
+    if graph.output.shape != expected:
         raise UsageError(f"{name}: for an input of {samples} × {task.inputs} the last layer gives shape "
-                           f"{graph.output.shape}; expected {due}: task.outputs = {task.outputs}")
+                           f"{graph.output.shape}; expected {expected}: task.outputs = {task.outputs}")

@@ -54,6 +54,12 @@ def callbacks(instruments: Sequence[object], name: str) -> tuple[Callback, ...]:
     return tuple(getattr(instrument, name) for instrument in instruments if hasattr(instrument, name))
 
 
+def tell(listeners: Sequence[Callback], *about: Any) -> None:
+    """Call each of these methods."""
+    for listener in listeners:
+        listener(*about)
+
+
 class Observed:
     """A communicator that notifies its instruments of every message.
 
@@ -77,58 +83,43 @@ class Observed:
         self.size = comm.size
         self.instruments = instruments
         self._comm = comm
-        self._sending = callbacks(instruments, "sending")
-        self._sent = callbacks(instruments, "sent")
-        self._receiving = callbacks(instruments, "receiving")
-        self._came = callbacks(instruments, "came")
-        self._received = callbacks(instruments, "received")
-        self._began = callbacks(instruments, "began")
-        self._ended = callbacks(instruments, "ended")
+        self._sending, self._sent, self._receiving, self._came, self._received, self._began, self._ended = (
+            callbacks(instruments, name)
+            for name in ("sending", "sent", "receiving", "came", "received", "began", "ended"))
 
     def exchange(
         self, outgoing: Payload, *, to: int, into: Payload, source: int, reduce: Reduction | None = None
     ) -> None:
-        for tell in self._sending:
-            tell(outgoing, to)
-        for tell in self._receiving:
-            tell(into, source)
+        tell(self._sending, outgoing, to)
+        tell(self._receiving, into, source)
         self._comm.exchange(outgoing, to=to, into=into, source=source, reduce=reduce)
         self._tell_received(into, source, reduce)
-        for tell in self._sent:
-            tell(outgoing, to)
+        tell(self._sent, outgoing, to)
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         for exchange in exchanges:
-            for tell in self._sending:
-                tell(exchange.outgoing, exchange.to)
+            tell(self._sending, exchange.outgoing, exchange.to)
         for exchange in exchanges:
-            for tell in self._receiving:
-                tell(exchange.into, exchange.source)
+            tell(self._receiving, exchange.into, exchange.source)
         self._comm.exchange_all(exchanges)
         for exchange in exchanges:
             self._tell_received(exchange.into, exchange.source, exchange.reduce)
         for exchange in exchanges:
-            for tell in self._sent:
-                tell(exchange.outgoing, exchange.to)
+            tell(self._sent, exchange.outgoing, exchange.to)
 
     def send(self, outgoing: Payload, *, to: int) -> None:
-        for tell in self._sending:
-            tell(outgoing, to)
+        tell(self._sending, outgoing, to)
         self._comm.send(outgoing, to=to)
-        for tell in self._sent:
-            tell(outgoing, to)
+        tell(self._sent, outgoing, to)
 
     def recv(self, *, into: Payload, source: int, reduce: Reduction | None = None) -> None:
-        for tell in self._receiving:
-            tell(into, source)
+        tell(self._receiving, into, source)
         self._comm.recv(into=into, source=source, reduce=reduce)
         self._tell_received(into, source, reduce)
 
     def _tell_received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
-        for tell in self._came:
-            tell(into, source, getattr(self._comm, "came_ns", 0))
-        for tell in self._received:
-            tell(into, source, reduce)
+        tell(self._came, into, source, getattr(self._comm, "came_ns", 0))
+        tell(self._received, into, source, reduce)
 
     def around(self, comm: Communicator) -> "Observed":
         """`comm`, some ranks of this communicator, with its instruments; they observe the messages here, not twice."""
@@ -181,10 +172,9 @@ class ObservedAllocator:
     ) -> Array:
         array = self._allocate(shape, dtype, kind=kind, owner=owner)
         lifetime = Lifetime(kind, owner, array.nbytes)
-        for tell in self._taken:
-            tell(lifetime)
-        for tell in self._given_back:
-            weakref.finalize(array, tell, lifetime).atexit = False
+        tell(self._taken, lifetime)
+        for given_back in self._given_back:
+            weakref.finalize(array, given_back, lifetime).atexit = False
         return array
 
 
@@ -252,11 +242,9 @@ def carrying(*instruments: object) -> Callable[[str, str, Array, Array], None]:
     moving, moved = callbacks(instruments, "moving"), callbacks(instruments, "moved")
 
     def carry(what: str, owner: str, into: Array, source: Array) -> None:
-        for tell in moving:
-            tell(what, owner)
+        tell(moving, what, owner)
         into[...] = source
-        for tell in moved:
-            tell(what, owner, source.nbytes)
+        tell(moved, what, owner, source.nbytes)
 
     return carry
 
@@ -264,10 +252,8 @@ def carrying(*instruments: object) -> Callable[[str, str, Array, Array], None]:
 @contextmanager
 def between(before: Sequence[Callback], after: Sequence[Callback], name: str, owner: str) -> Iterator[None]:
     """Call `before` at the beginning of this block, and `after` at its end, even if it raises."""
-    for tell in before:
-        tell(name, owner)
+    tell(before, name, owner)
     try:
         yield
     finally:
-        for tell in after:
-            tell(name, owner)
+        tell(after, name, owner)

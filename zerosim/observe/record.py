@@ -78,7 +78,7 @@ class Recording:
         return max((message.round for message in self.messages), default=0)
 
     @property
-    def unasked(self) -> list[Message]:
+    def unreceived(self) -> list[Message]:
         """The messages that were never received."""
         return [message for messages in self.under_way.values() for message in messages]
 
@@ -113,7 +113,7 @@ def record(
 
     def recorded(comm: Communicator) -> Any:
         vector = vectors[comm.rank]
-        return program(Observed(comm, Recorder(comm.rank, vector, recording, file)), vector)
+        return program(Observed(comm, MessageRecorder(comm.rank, vector, recording, file)), vector)
 
     try:
         recording.results = spawn(recorded, len(vectors), sends=sends, seed=seed, limit_seconds=limit_seconds)
@@ -127,7 +127,7 @@ def record(
 
 
 @dataclass(eq=False)
-class Recorder:
+class MessageRecorder:
     """One rank's part of a recording: its messages, and its vector after each."""
 
     rank: int
@@ -143,7 +143,8 @@ class Recorder:
         if not hasattr(outgoing, "reshape"):
             return  # the world refuses it next
         self._sent += 1
-        if self._sent > 200 + 20 * self.recording.size**2:    # many times those of one message for each element
+        size, count = self.recording.size, np.size(self.vector)
+        if self._sent > 200 + 20 * size**2 + 4 * size * count:    # twice those of a ring for each element
             raise Runaway(f"rank {self.rank} has sent {self._sent - 1:,} messages, and goes on")
         if not self._begun:
             self._round += 1

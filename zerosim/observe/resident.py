@@ -18,15 +18,19 @@ LARGEST_KEPT = 1 << 25
 """The largest array whose memory glibc lets a process keep, in bytes."""
 
 
+def allocator(name: str, *arguments: int) -> None:
+    """Call a function of the C library's allocator, if it has it, as glibc does."""
+    with suppress(AttributeError, OSError):
+        getattr(ctypes.CDLL(None), name)(*arguments)
+
+
 def resident_bytes() -> int:
     """Resident bytes of this process, after freed memory has been returned; 0 if the system does not say.
 
     glibc would keep the top of a thread's own arena, so threads that start from here on share the first arena.
     """
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_ARENA_MAX, 1)
-        library.malloc_trim(0)
+    allocator("mallopt", M_ARENA_MAX, 1)
+    allocator("malloc_trim", 0)
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -40,10 +44,8 @@ def keep_freed() -> None:
     Otherwise it returns the memory of large arrays to the operating system, which clears each page again when the next
     array uses it: a tenth of a step of a transformer.
     """
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    allocator("mallopt", M_MMAP_THRESHOLD, LARGEST_KEPT)
+    allocator("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def return_freed() -> None:
@@ -51,8 +53,7 @@ def return_freed() -> None:
 
     A limit on memory counts kept memory. Otherwise a row that did not fit would leave no memory for the next one.
     """
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LEAST_RETURNED)
+    allocator("mallopt", M_MMAP_THRESHOLD, LEAST_RETURNED)
 
 
 @contextmanager

@@ -79,6 +79,10 @@ class Span(msgspec.Struct, frozen=True):
         """The duration."""
         return self.end_ns - self.begin_ns
 
+    def later(self, by_ns: int) -> "Span":
+        """The span, begun and ended so much later."""
+        return msgspec.structs.replace(self, begin_ns=self.begin_ns + by_ns, end_ns=self.end_ns + by_ns)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
@@ -162,11 +166,9 @@ def together(clocks: list[ClockOffset], steps: Sequence[RankStep]) -> Trace:
     on_one_clock = []
     for step in steps:
         by_ns = offsets[step.rank] + first_ns
-        spans = [msgspec.structs.replace(span, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns)
-                 for span in step.spans]
-        memory = [(at - by_ns, held) for at, held in step.memory]
         on_one_clock.append(RankStep(
-            step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns, spans, memory))
+            step.rank, step.step, step.begin_ns - by_ns, step.end_ns - by_ns,
+            [span.later(-by_ns) for span in step.spans], [(at - by_ns, held) for at, held in step.memory]))
     return Trace(clocks, on_one_clock)
 
 

@@ -92,4 +92,4 @@ class Traffic(Count):
 
     def counted(self) -> Count:
         """What has been counted so far, as a value."""
-        return Count(**{figure.name: getattr(self, figure.name) for figure in fields(Count)})
+        return Count(*(getattr(self, figure.name) for figure in fields(Count)))

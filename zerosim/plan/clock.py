@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerosim.core.comm import Payload
-from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, RankStep, Span
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OFFLOAD, WAIT, WAITING, Span
 
 
 @dataclass(eq=False)
@@ -67,7 +66,9 @@ class VirtualClock:
         return self._open[-1][0] if self._open else ""
 
     def compute(self, what: str, ns: int, bound: str = "memory") -> None:
-        ns += self._slowed_ns(ns)
+        """Compute for `ns`, and longer by the share of the device that running collectives take."""
+        running_ns, left = max(self.stream_ns - self.now_ns, 0), 1.0 - self.taken_by_collectives
+        ns += round(min(ns / left, running_ns) * self.taken_by_collectives)
         self.now_ns += ns
         self.computing_ns[what] += ns
         self.bound_ns[bound] += ns
@@ -79,21 +80,9 @@ class VirtualClock:
         self.computing_ns["offload"] += ns
         self.bound_ns["offload"] += ns
 
-    @property
-    def free_ns(self) -> int:
-        """The earliest start of a collective: now, or the end of the previous one."""
-        return max(self.now_ns, self.stream_ns)
-
-    def _slowed_ns(self, ns: int) -> int:
-        """The delay of a computation of `ns` by collectives that run beside it."""
-        running_ns, left = self.stream_ns - self.now_ns, 1.0 - self.taken_by_collectives
-        if running_ns <= 0:
-            return 0
-        return round(min(ns / left, running_ns) * self.taken_by_collectives)
-
     def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
-        """Begin a collective as soon as the stream is free; return its end."""
-        began_ns = self.free_ns
+        """Begin a collective now, or at the end of the previous one; return its end."""
+        began_ns = max(self.now_ns, self.stream_ns)
         self.stream_ns = began_ns + ns
         self.communicating_ns[what] += ns
         self.sent_by[what] += sent_bytes
@@ -102,11 +91,6 @@ class VirtualClock:
         if not self._overlapped:
             self.wait(self.stream_ns)
         return self.stream_ns
-
-    def wait_for(self, what: str, ns: int, sent_bytes: Any, messages: Any) -> None:
-        """A collective on the tape: the step waits for it; the stream, on the links of another direction, goes on."""
-        self.travel(what, "tape", self.now_ns, self.now_ns + ns, sent_bytes, messages)
-        self.wait(self.now_ns + ns)
 
     def travel(self, what: str, owner: str, began_ns: int, ended_ns: int, sent_bytes: Any, messages: Any) -> None:
         """Record messages between two times."""
@@ -119,10 +103,6 @@ class VirtualClock:
         """Count sent bytes and messages; both may be vectors with one number per rank."""
         for what, count in (("bytes", sent_bytes), ("messages", messages)):
             self.sent_counts[what] = self.sent_counts[what] + count
-
-    def sent(self, outgoing: Payload, to: int) -> None:
-        """Count a message that has been sent."""
-        self.send(outgoing.nbytes, 1)
 
     def wait(self, until_ns: int) -> None:
         """Wait until an overlapped collective or transfer ends; the wait counts as exposed."""
@@ -149,25 +129,9 @@ class VirtualClock:
             self.spans.append(Span(0, lane, 1, what, unit, began_ns, self.now_ns))
 
     @property
-    def step(self) -> RankStep:
-        """All spans so far, as one step."""
-        return RankStep(0, 1, 0, self.now_ns, self.spans)
-
-    @property
     def counts(self) -> dict[str, Counter[str]]:
         """All counts by what is done."""
         return {
             "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
             "sent by": self.sent_by, "bound by": self.bound_ns,
         }
-
-    @property
-    def under_way(self) -> tuple[int, int]:
-        """The nanoseconds for which the stream, and the gradients for which the update waits, are still under way."""
-        return max(self.stream_ns - self.now_ns, 0), max(self.due_ns - self.now_ns, 0)
-
-    def go_on(self, ns: int) -> None:
-        """Let time pass in which the work under way stays as far from its end as it is."""
-        self.now_ns += ns
-        self.stream_ns += ns
-        self.due_ns += ns

@@ -62,11 +62,6 @@ class Device:
     update_bandwidth: float = 0.0
     """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
 
-    @property
-    def taken_by_collectives(self) -> float:
-        """The share of the device that collectives occupy."""
-        return self.channels / self.multiprocessors
-
     def products_ns(self, operations: int, width: int) -> float:
         """The time of matrix products with weights whose narrower side is `width`."""
         share = self.product_share * width / (width + self.half_width)
@@ -82,12 +77,6 @@ class Device:
     def moved_ns(self, moved_bytes: float) -> float:
         """The time to read and write `moved_bytes` of memory."""
         return moved_bytes * NS / (self.memory_bandwidth * self.memory_share)
-
-    def update_ns(self, moved_bytes: float) -> float:
-        """The time of an optimizer step that reads and writes `moved_bytes` in one kernel."""
-        if self.update_bandwidth:
-            return moved_bytes * NS / self.update_bandwidth
-        return max(self.moved_ns(moved_bytes), self.launch_ns)
 
 
 @dataclass(frozen=True)
@@ -139,10 +128,6 @@ class Tuning:
         """
         return self.adapter_rank * sum(shape) if len(shape) == MATRIX else 0
 
-    def state_bytes(self, itemsize: int) -> float:
-        """The bytes of a number of the optimizer's state of `itemsize` bytes, but for master weights."""
-        return 1 + 4 / 256 if self.states_in_8_bits else itemsize
-
 
 MATRIX = 2
 """The dimensions of a weight with an adapter."""
@@ -189,33 +174,29 @@ class Cluster:
         between = replace(self.between, bytes_per_second=self.between.bytes_per_second / sharing)
         return replace(self, devices_per_host=max(self.devices_per_host // stride, 1), between=between)
 
-    def update_ns(self, moved_bytes: float, *, on_host: bool = False) -> float:
-        """The time of an optimizer step that reads and writes `moved_bytes`, on the device or on its host."""
-        if on_host:
-            return moved_bytes * NS / HOST_BYTES_PER_SECOND
-        return self.device.update_ns(moved_bytes * self.software.update)
-
     def host(self, rank: int) -> int:
         return rank // self.devices_per_host
 
     def hosts(self, ranks: int) -> int:
         return -(-ranks // self.devices_per_host)
 
-    def links(self, ranks: int) -> list[Link]:
-        """The kinds of links in a ring through `ranks` ranks."""
-        inside = [self.inside] if min(ranks, self.devices_per_host) > 1 else []
-        if ranks <= self.devices_per_host:
-            return inside
-        return [*inside, self.between]
-
     def slowest(self, ranks: int) -> Link:
         """The link with the least bandwidth in a ring through `ranks` ranks; for one rank, the link inside a host."""
-        return min(self.links(ranks) or [self.inside], key=lambda link: link.bytes_per_second)
+        if ranks <= self.devices_per_host or self.devices_per_host == 1:
+            return self.inside if ranks <= self.devices_per_host else self.between
+        return min(self.inside, self.between, key=lambda link: link.bytes_per_second)
 
 
 def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     """The cluster of a scenario's [cluster]. Raises `ScenarioError` for unknown names."""
-    device, usual = device_of(keys.device, origin)
+    usual: dict[str, Any] = USUAL
+    if isinstance(named := keys.device, DeviceKeys):
+        device = Device(
+            "a device of its own", named.flops, named.memory, named.memory_bandwidth, half_width=named.half_width,
+            launch_ns=named.launch_us * 1000)
+    else:
+        usual = look_up("device", named, origin, "device")
+        device = Device(**{name: usual[name] for name in Device.__dataclass_fields__ if name in usual})
     device = replace(device, **{name: figure for name, figure in vars(keys.figures).items() if figure})
     if ranks > keys.devices_per_host and ranks % keys.devices_per_host:
         raise origin.error(
@@ -267,19 +248,8 @@ def in_8_bits(device: Device, origin: Origin, products: str) -> Device:
         attention_share=device.attention_share * slower, attention=attention)
 
 
-USUAL = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
+USUAL: dict[str, Any] = {"inside": "nvlink4", "between": "infiniband_8x400", "host_memory": "pcie5"}
 """The usual links of a device that a scenario defines itself."""
-
-
-def device_of(device: str | DeviceKeys, origin: Origin) -> tuple[Device, dict[str, str]]:
-    """A device, and the names of its usual links."""
-    if isinstance(device, DeviceKeys):
-        return Device(
-            "a device of its own", device.flops, device.memory, device.memory_bandwidth, half_width=device.half_width,
-            launch_ns=device.launch_us * 1000), USUAL
-    entry = look_up("device", device, origin, "device")
-    numbers = {name: entry[name] for name in Device.__dataclass_fields__ if name in entry}
-    return Device(**numbers), {name: entry[name] for name in USUAL}
 
 
 def link_of(link: str | LinkKeys, usual: str, origin: Origin, key: str) -> Link:

@@ -38,7 +38,7 @@ from zerosim.collectives.table import Algorithm
 from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
-from zerosim.plan.cluster import Cluster
+from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, NS, Cluster
 from zerosim.plan.fluid import written_ns
 from zerosim.verdict.flows import with_messages
 
@@ -65,34 +65,30 @@ class Costs:
     cluster: Cluster
     ranks: int
     itemsize: int
-    all_reduces: bool = False
-    """Whether reduce-scatters and all-gathers are halves of all-reduces, as in DDP."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
 
-    def forward(self, step: Step) -> Time:
-        return self._of_operation(step, "forward", step.forward_operations)
-
-    def backward(self, step: Step) -> Time:
-        operations = step.backward_operations
-        if self.cluster.fused and is_attention(step) and not self.cluster.software.score_keeps:
-            operations = operations * 5 // 4
-        return self._of_operation(step, "backward", operations)
-
-    def _of_operation(self, step: Step, way: str, operations: int) -> Time:
-        operation = step.instruction.operation
+    def of_operation(self, step: Step, way: str) -> Time:
+        """The time of an operation's `forward` or `backward`; fused attention computes its scores again in backward."""
+        operation, operations = step.instruction.operation, step.forward_operations
+        if way == "backward":
+            again = self.cluster.fused and is_attention(step) and not self.cluster.software.score_keeps
+            operations = step.backward_operations * 5 // 4 if again else step.backward_operations
         if self.cluster.fused and operation.sends and operation.multiplications is None:
             return Time(0, "memory")    # a library's collective copies nothing besides
         if (key := (step, way)) not in self._operations:
-            frozen, beside = adapted(step, way, self.cluster)
-            moved = self.kernel_bytes(step, way) + self.cast_bytes(step, way) + beside.moved
+            frozen, adapter = adapted(step, way, self.cluster)
+            moved = self.kernel_bytes(step, way) + self.cast_bytes(step, way) + adapter.moved
             moving, products = Time(self.moved_ns(moved), "memory"), self.products(step, operations - frozen)
-            further = round(self.cluster.device.products_ns(beside.operations, self.cluster.tuning.adapter_rank or 1))
+            further = round(self.cluster.device.products_ns(adapter.operations, self.cluster.tuning.adapter_rank or 1))
             longest = max(moving, products)
-            launch = Time(round(self.cluster.device.launch_ns * (1 + beside.launches)), "launches")
-            self._operations[key] = waited(step, way, self.cluster, max(
-                longest._replace(ns=moving.ns + products.ns + further), launch))
+            launch = Time(round(self.cluster.device.launch_ns * (1 + adapter.launches)), "launches")
+            time = max(longest._replace(ns=moving.ns + products.ns + further), launch)
+            routes = (operation.name, way) in ROUTING and self.cluster.fused
+            if launches := self.cluster.software.launches[way == "backward"] * routes:
+                time = Time(time.ns + round(launches * HOST_NS), "launches")
+            self._operations[key] = time
         return self._operations[key]
 
     def kernel_bytes(self, step: Step, way: str) -> float:
@@ -156,7 +152,11 @@ class Costs:
         return round(self.cluster.device.moved_ns(moved_bytes))
 
     def update_ns(self, moved_bytes: int, *, on_host: bool = False) -> int:
-        return round(self.cluster.update_ns(moved_bytes, on_host=on_host))
+        """The time of an optimizer step that reads and writes so much in one kernel on the device, or on its host."""
+        device, moved = self.cluster.device, moved_bytes * self.cluster.software.update
+        rate = HOST_BYTES_PER_SECOND if on_host else device.update_bandwidth
+        return round((moved_bytes if on_host else moved) * NS / rate if rate else max(
+            device.moved_ns(moved), device.launch_ns))
 
     def of(self, comm: Communicator) -> "Costs":
         """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
@@ -165,14 +165,20 @@ class Costs:
         if key == (self.ranks, 1):
             return self
         if key not in self._groups:
-            self._groups[key] = Costs(
-                self.cluster.seen_by(stride), comm.size, self.itemsize, self.all_reduces)
+            self._groups[key] = Costs(self.cluster.seen_by(stride), comm.size, self.itemsize)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
-        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`."""
+        """The price of a collective on chunks of equal length, one per rank, or on one vector, from `root`.
+
+        Each message of a reduce-scatter of codes is encoded, decoded and added.
+        """
         if isinstance(function, OnNarrowWires):
-            return self._price_of_codes(function, argument[0])
+            chunk, algorithm = argument[0], with_messages(algorithm_of(function.collective))
+            length = function.wire.encoded_bytes(len(chunk))
+            passes_ns = self.moved_ns(function.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
+            price = self._price(algorithm, length, True, 0)
+            return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
         chunked = isinstance(argument, Sequence)
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
@@ -181,30 +187,19 @@ class Costs:
             self._prices[key] = self._price(with_messages(algorithm), length, chunked, root)
         return self._prices[key]
 
-    def _price_of_codes(self, narrow: OnNarrowWires, chunk: Any) -> Price:
-        """The price of a reduce-scatter of encoded chunks; each message is encoded, decoded and added."""
-        algorithm, length = with_messages(algorithm_of(narrow.collective)), narrow.wire.encoded_bytes(len(chunk))
-        price = self._price(algorithm, length, True, 0)
-        passes_ns = self.moved_ns(narrow.encoding_bytes(chunk)) + self.moved_ns(length + 4 * chunk.nbytes)
-        return price._replace(ns=price.ns + algorithm.messages(0, self.ranks) * passes_ns)
-
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:
         if self.ranks == 1:
             return Price(0, 0, 0)
         lengths = [length] * self.ranks if chunked else [*map(len, split(Extent(length, np.uint8), self.ranks))]
-        most = algorithm.sent_bytes(lengths, root, root)
-        ns = self.pipelined_ns(algorithm, most) if self.cluster.pipelined else self._written_ns(algorithm, sum(lengths))
-        if chunked:
-            return Price(ns, algorithm.sent_bytes(lengths, 0), algorithm.messages(0, self.ranks))
+        if self.cluster.pipelined:
+            ns = self.pipelined_ns(algorithm, algorithm.sent_bytes(lengths, root, root))
+        else:       # message by message; rank 0 is the root
+            whole = algorithm.collective == "broadcast"
+            ns = written_ns(
+                (lambda comm, chunks: algorithm.function(comm, chunks[:], 0)) if whole else algorithm.function,
+                sum(lengths), 1, self.cluster, self.ranks)
         messages = algorithm.messages(0, self.ranks, root)
-        return Price(ns, messages * length, messages)
-
-    def _written_ns(self, algorithm: Algorithm, vector_bytes: int) -> int:
-        """The time message by message; in a collective with a root, rank 0 is the root."""
-        collective = algorithm.function
-        if algorithm.collective == "broadcast":
-            collective = from_first(collective)
-        return written_ns(collective, vector_bytes, 1, self.cluster, self.ranks)
+        return Price(ns, algorithm.sent_bytes(lengths, 0) if chunked else messages * length, messages)
 
     def pipelined_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
         """The time of pipelined rings through all ranks, one per network card, on slices of messages.
@@ -230,7 +225,7 @@ class Costs:
         return sum(steps * link.latency_ns + link.transfer_ns(count) for link, steps, count in links)
 
 
-class Beside(NamedTuple):
+class AdapterWork(NamedTuple):
     """What adapters add to an operation, and the widening of frozen weights."""
 
     operations: int = 0
@@ -238,34 +233,28 @@ class Beside(NamedTuple):
     launches: int = 0
 
 
-def adapted(step: Step, way: str, cluster: Cluster) -> tuple[int, Beside]:
+def adapted(step: Step, way: str, cluster: Cluster) -> tuple[int, AdapterWork]:
     """The operations of a step that frozen weights spare, and what adapters add: y += B A x, and all gradients.
 
     Weights in few bits are widened to 16 for each use.
     """
     tuning, weight = cluster.tuning, step.input_shapes.get("weight")
     if not tuning.adapter_rank or weight is None or not step.forward_operations:
-        return 0, Beside()
+        return 0, AdapterWork()
     spared = step.backward_operations // 2 if way == "backward" and "weight" in step.wanted else 0
     widened = (tuning.frozen_bits / 8 + 2) * prod(weight) if tuning.frozen_bits else 0.0
     if not tuning.adapters(weight):
-        return spared, Beside(moved=widened)
+        return spared, AdapterWork(moved=widened)
     rows = prod(step.shape[:-1])
     once, passes = 2 * rows * tuning.adapters(weight), 1 + (way == "backward")
     numbers = passes * rows * (step.input_shapes["x"][-1] + 2 * step.shape[-1] + 2 * tuning.adapter_rank)
-    return spared, Beside(passes * once, widened + 2 * numbers, 2 * passes)
+    return spared, AdapterWork(passes * once, widened + 2 * numbers, 2 * passes)
 
 
 HOST_NS = 8000
 """Nanoseconds from one launch of PyTorch's host to the next, for kernels that the device does not keep waiting."""
-
-
-def waited(step: Step, way: str, cluster: Cluster, time: Time) -> Time:
-    """The time of an operation, with that of the host where it sends tokens to experts: in `queue_slots` forward, and
-    in the backward of what fills the queues."""
-    waits = (step.instruction.operation.name, way) in (("queue_slots", "forward"), ("scatter_rows", "backward"))
-    launches = cluster.software.launches[way == "backward"] if waits and cluster.fused else 0.0
-    return Time(time.ns + round(launches * HOST_NS), "launches") if launches else time
+ROUTING = ("queue_slots", "forward"), ("scatter_rows", "backward")
+"""Operations that wait for the host, as tokens are sent to experts; in backward it is that of what fills the queues."""
 
 
 def moved_bytes(step: Step, way: str, itemsize: int) -> int:
@@ -296,12 +285,3 @@ def scores_of(step: Step) -> int:
         shape[-1] for shape in step.input_shapes.values())
     of_both = (width if others else step.shape[-1]) + step.shape[-1]
     return heads * step.forward_operations // (2 * of_both) if heads and is_attention(step) else 0
-
-
-def from_first(broadcast: Callable[..., None]) -> Callable[..., None]:
-    """A broadcast of a whole vector from rank 0, on chunks."""
-
-    def call(comm: Any, chunks: Any) -> None:
-        broadcast(comm, chunks[:], 0)
-
-    return call

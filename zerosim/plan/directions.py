@@ -22,9 +22,6 @@ from zerosim.training.groups import shift
 from zerosim.verdict.shapes import TapeCall, TapeCalls
 from zerosim.verdict.traffic import tape_flow
 
-HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
-"""The collectives that are priced one after the other."""
-
 
 def direction_of(name: str) -> str:
     """The direction of the mesh over which a collective of this name sends.
@@ -63,8 +60,7 @@ class DirectionCosts:
             return Price(0, 0, 0)
         if (call, place) not in self._prices:
             flow = tape_flow(call, self.directions, place)
-            price = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
-            self._prices[call, place] = price
+            self._prices[call, place] = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
         return self._prices[call, place]
 
     def _ns(self, call: TapeCall) -> int:
@@ -76,9 +72,9 @@ class DirectionCosts:
         chunks = split(whole, size)
         if call.collective == "all_to_all":
             whole_ns = all_to_all_ns(cluster, size, chunks[0].nbytes, cluster.expert_slices, self.copies)
-            return round(whole_ns * (1 - cluster.software.beside))
-        halves = HALVES.get(call.collective, (call.collective,))
-        costs = Costs(cluster, size, call.itemsize, all_reduces=len(halves) > 1)
+            return round(whole_ns * (1 - cluster.software.overlapped))
+        halves = ["reduce_scatter", "all_gather"] if call.collective == "all_reduce" else [call.collective]
+        costs = Costs(cluster, size, call.itemsize)
         exposed = size if cluster.software.in_chunks and call.direction == "tensor" and len(halves) == 1 else 1
         return sum(costs.price(getattr(ring, half), chunks).ns for half in halves) // exposed
 
@@ -118,7 +114,7 @@ def all_to_all_ns(cluster: Cluster, ranks: int, chunk_bytes: int, slices: int = 
     there = (ranks - near) * (slices - 1) * chunk_bytes // slices
     hosts, apart = ranks / near, max(copies // slices, 1)
     once = hosts * (1 - (1 - 1 / hosts) ** apart) / apart
-    between = cluster.links(ranks)[-1].message_ns(round(near * (ranks - near) * chunk_bytes * once / slices))
+    between = cluster.between.message_ns(round(near * (ranks - near) * chunk_bytes * once / slices))
     return max(inside, between) + (cluster.inside.message_ns(there) if there else 0)
 
 
@@ -130,5 +126,9 @@ class TimedCalls(TapeCalls):
         self._costs, self._clock = costs, clock
 
     def add(self, calls: Iterable[TapeCall]) -> None:
+        """The step waits for each; the stream, on the links of another direction, goes on."""
+        clock = self._clock
         for call in calls:
-            self._clock.wait_for(f"{call.direction}_{call.collective}", *self._costs.price(call))
+            ns, *sent = self._costs.price(call)
+            clock.travel(f"{call.direction}_{call.collective}", "tape", clock.now_ns, clock.now_ns + ns, *sent)
+            clock.wait(clock.now_ns + ns)

@@ -44,15 +44,14 @@ class ReceiveFrom(NamedTuple):
 
 
 FluidProgram = list[Transfer | ReceiveFrom]
-Route = Callable[[int, int], tuple[int, list[int]]]
-"""`route(source, to)` returns a message's latency in nanoseconds and the numbers of its links."""
 
 
 class Links(NamedTuple):
     """The capacities of all links, and the route of each message."""
 
     capacities: list[float]
-    route: Route
+    route: Callable[[int, int], tuple[int, list[int]]]
+    """`route(source, to)` returns a message's latency in nanoseconds and the numbers of its links."""
 
 
 @dataclass(eq=False)
@@ -68,24 +67,19 @@ class Underway:
 
 
 def last_end_ns(programs: list[FluidProgram], links: Links) -> int:
-    """The end of the last rank's program; all programs begin at 0.
+    """The end of the last rank's program; all begin at 0. Raises `Deadlock` if a program does not end.
 
     >>> one = Links([1e9, 1e9], lambda source, to: (1000, [source]))
     >>> last_end_ns([[Transfer(1, 500)], [ReceiveFrom(0)]], one)
     1500
     """
-    return round(max(ends_ns(programs, links)))
-
-
-def ends_ns(programs: list[FluidProgram], links: Links) -> list[float]:
-    """The end of each rank's program. Raises `Deadlock` if a program does not end."""
     state = FluidState([deque(program) for program in programs], links)
     while state.advance():
         pass
     waiting = [rank for rank, program in enumerate(state.programs) if program]
     if waiting:
         raise Deadlock(f"rank {waiting[0]} waits for a message that no rank sends")
-    return state.ended_ns
+    return round(state.ended_ns)
 
 
 @dataclass(eq=False)
@@ -97,9 +91,8 @@ class FluidState:
     arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.waiting: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self.busy: set[int] = set()
-        self.ended_ns = [0.0] * len(self.programs)
+        self.waiting, self.busy = defaultdict[int, deque[Transfer]](deque), set[int]()
+        self.ended_ns = 0.0
         self.capacities = np.array(self.links.capacities, np.float64)
         self._runnable = set(range(len(self.programs)))
 
@@ -126,7 +119,9 @@ class FluidState:
             if flow.latency_ns or flow.left:
                 flowing.append(flow)
             else:
-                self._end(flow)
+                self.busy.discard(flow.source)
+                self.arrived[flow.source, flow.to] += 1
+                self._runnable |= {flow.to, flow.source}
         self.flows = flowing
         for rank in list(self._runnable):
             self._begin_next(rank)
@@ -144,7 +139,7 @@ class FluidState:
             else:
                 return
             program.popleft()
-            self.ended_ns[rank] = self.now_ns
+            self.ended_ns = self.now_ns
 
     def _begin_next(self, rank: int) -> None:
         if rank in self.busy or not self.waiting[rank]:
@@ -154,11 +149,6 @@ class FluidState:
         self.busy.add(rank)
         self.flows.append(
             Underway(rank, message.to, latency, message.bytes, NS / latency if latency else 1.0, links))
-
-    def _end(self, flow: Underway) -> None:
-        self.busy.discard(flow.source)
-        self.arrived[flow.source, flow.to] += 1
-        self._runnable |= {flow.to, flow.source}
 
     def _rates(self) -> Array:
         """The rate of each flow, by filling links; 0 during its latency."""
@@ -170,20 +160,20 @@ class FluidState:
         flow_of = np.array([number for number in numbers for _ in self.flows[number].links])
         link_of = np.array([link for number in numbers for link in self.flows[number].links])
         weight_of = np.array([flow.weight for flow in self.flows])
-        room, unset = self.capacities.copy(), active.copy()
+        spare, unset = self.capacities.copy(), active.copy()
         while unset.any():
             uses = unset[flow_of]
-            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(room))
+            claimed = np.bincount(link_of[uses], weight_of[flow_of[uses]], minlength=len(spare))
             with np.errstate(divide="ignore", invalid="ignore"):
-                fair = np.where(claimed > 0, room / claimed, np.inf)
+                fair = np.where(claimed > 0, spare / claimed, np.inf)
             least = fair.min()
             full = fair <= least * (1 + TOGETHER)
             filled = np.zeros_like(unset)
             filled[flow_of[uses & full[link_of]]] = True
             rates[filled] = least * weight_of[filled]
             taken = filled[flow_of]
-            room -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(room))
-            room = np.maximum(room, 0.0)
+            spare -= np.bincount(link_of[taken], rates[flow_of[taken]], minlength=len(spare))
+            spare = np.maximum(spare, 0.0)
             unset &= ~filled
         return rates
 
@@ -195,11 +185,10 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
     """The sends and receives of each rank in order, found by running the collective on shapes on each rank alone."""
-    chunks = split(Extent(elements, dtype), ranks)
-    sends_of_ranks = [NotedSends(rank, ranks) for rank in range(ranks)]
-    for noting in sends_of_ranks:
-        collective(noting, chunks)
-    return [noting.program for noting in sends_of_ranks]
+    chunks, alone = split(Extent(elements, dtype), ranks), [NotedSends(rank, ranks) for rank in range(ranks)]
+    for rank in alone:
+        collective(rank, chunks)
+    return [rank.program for rank in alone]
 
 
 class NotedSends(SendsFirst):

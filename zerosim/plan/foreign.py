@@ -125,11 +125,15 @@ def of_yaml(text: str) -> dict[str, Any]:
 
 
 def read_by(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
-    """The settings in a file, with those that have a key of their own read. Raises `UsageError` for wrong values."""
+    """The settings in a file, with those read that have a key of their own; those without an effect on a plan are
+    dropped, and others listed. Raises `UsageError` for wrong values."""
     read = settings_in(table, path, flag)
     read.settings = {name: value for name, value in read.settings.items() if value is not None}
     for name, key in table["keys"].items():
         read.take(name, key, table.get("counterparts", {}).get(name))
+    for name in read.settings:
+        if name not in table["keys"] and not any(f"{name}.".startswith(f"{other}.") for other in table["no_effect"]):
+            read.leave(name)
     return read
 
 
@@ -141,13 +145,6 @@ def settings_of(document: Mapping[str, Any], before: str = "") -> Iterator[tuple
     """
     for name, value in document.items():
         yield from settings_of(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
-
-
-def leave_others(read: ForeignKeys, table: Mapping[str, Any]) -> None:
-    """List the settings that are neither read nor without an effect on a plan."""
-    for name in read.settings:
-        if name not in table["keys"] and not any(f"{name}.".startswith(f"{other}.") for other in table["no_effect"]):
-            read.leave(name)
 
 
 USUAL_SEQUENCE = 4096
@@ -265,7 +262,7 @@ def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     beside = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
               for part in ("beside", "beside_experts")]
     if any(beside):
-        keys["model.beside"] = beside[:1] if not beside[1] else beside
+        keys["model.unused_parameters"] = beside[:1] if not beside[1] else beside
 
 
 DEEPSPEED_BUCKET, DEEPSPEED_LIVE = 500_000_000, 1_000_000_000
@@ -279,15 +276,13 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
     table = TABLES["deepspeed"]
     read = read_by(table, path, "--ds-config")
     settings, keys = read.settings, read.keys
-    if settings.get("zero_optimization"):
-        given = settings["zero_optimization"]
+    if given := settings.get("zero_optimization"):
         raise UsageError(f"{read.file}: zero_optimization must be a table of keys, found {given}")
     stage = settings.get("zero_optimization.stage", 0)
-    if stage not in (0, 1, 2, 3):
+    if repr(stage) not in table["stages"]:
         raise UsageError(f"--ds-config: {path} has zero_optimization.stage {stage!r}; give 0, 1, 2 or 3")
-    keys["parallel.stages"] = [["ddp", "zero1", "zero2", "zero3"][stage]]
+    keys |= table["stages"][repr(stage)]
     share_batch(read, ranks)
-    reduce_each(read)
     for name in ("parallel.secondary_ranks", "parallel.shard_ranks"):
         if keys.get(name) == 1:         # which shares nothing
             keys[name] = 0
@@ -306,14 +301,7 @@ def deepspeed(path: str, ranks: int) -> ForeignKeys:
         for name in ("zero_optimization.offload_param.device", "zero_optimization.zero_quantized_weights"):
             if keys.pop(table["keys"][name], None):
                 read.leave(name)
-    leave_others(read, table)
     return read
-
-
-def reduce_each(read: ForeignKeys) -> None:
-    """Reduce the gradients of each micro-batch in Stages II and III, as DeepSpeed does: shards are added."""
-    if read.keys["parallel.stages"][0] in ("zero2", "zero3"):
-        read.keys["parallel.accumulation"] = "micro_batch"
 
 
 def share_batch(read: ForeignKeys, ranks: int) -> None:
@@ -349,21 +337,19 @@ def fsdp(path: str, ranks: int, per_host: int) -> ForeignKeys:
     stage, reshard, hybrid = table["strategies"][strategy]
     keys["parallel.stages"] = [stage]
     if stage == "zero3":
-        keys["parallel.reshard_after_forward"] = reshard
+        keys |= {"parallel.reshard_after_forward": reshard, "parallel.overlap": True}
         if not isinstance(reshards, str):
             read.take("reshard_after_forward", "parallel.reshard_after_forward")
         prefetches = str(settings.get("backward_prefetch", "BACKWARD_PRE")).upper() != "NO_PREFETCH"
-        keys |= {"parallel.overlap": True,
-                 "parallel.prefetch": prefetches and keys["parallel.reshard_after_forward"]}
+        keys["parallel.prefetch"] = prefetches and keys["parallel.reshard_after_forward"]
         if settings.get("offload_params"):
             keys |= {"parallel.offload_optimizer": "host", "parallel.offload_parameters": "host"}
-    if settings.get("sync_each_batch"):
-        reduce_each(read)
+    if settings.get("sync_each_batch") and stage != "ddp":
+        keys["parallel.accumulation"] = "micro_batch"
     elif stage == "zero3":
         read.chosen.append("whole gradients until the last micro-batch, as Accelerate and Transformers accumulate "
                            "under no_sync: with sync_each_batch, or FSDP alone, set parallel.accumulation to "
                            "micro_batch")
     if hybrid and ranks > per_host:
         keys["parallel.shard_ranks"] = per_host
-    leave_others(read, table)
     return read

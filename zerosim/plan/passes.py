@@ -14,12 +14,11 @@ communication.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import msgspec
-
-from zerosim.core.allocation import Array, Kind
+from zerosim.core.allocation import Array
 from zerosim.core.errors import ZerosimError
 from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.trace import COLLECTIVES, Span
@@ -44,6 +43,7 @@ class Pass(NamedTuple):
     left: Counter[Any]
     """The bytes that are alive after it; below 0 for those that it frees."""
     under_way: tuple[int, int]
+    """The time for which the stream, and the gradients for which the update waits, are still under way."""
     spans: list[Span]
     curve: Curve
 
@@ -62,52 +62,43 @@ class PassRecorder:
     traced: bool
     """Whether spans are kept."""
     sent_ns: int = 0
-    _began: tuple[int, int, dict[str, Counter[str]]] = (0, 0, {})
-    _alive: Counter[Any] = field(default_factory=Counter)
-    _before: tuple[Counter[Kind], int] = (Counter(), 0)
-    _recorded: tuple[int, int] = (0, 0)
+    """The time at which the result of the last pass was sent."""
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
         """All that a pass counts."""
         return {**self.clock.counts, "operations": self.operations}
 
-    def begin(self) -> None:
-        """Begin a pass."""
-        ledger, self.sent_ns = self.ledger, self.clock.now_ns
-        self._began = self.clock.now_ns, self.clock.exposed_ns, {
-            name: Counter(counts) for name, counts in self.counts.items()}
-        self._alive, self._before = alive(ledger), (ledger.peak, ledger.peak_total)
-        self._recorded = len(self.clock.spans), len(ledger.curve)
+    @contextmanager
+    def recording(self, passes: list[Pass]) -> Iterator[None]:
+        """Append this block to `passes`, as the value of a pass."""
+        clock, ledger, before, began_ns = self.clock, self.ledger, alive(self.ledger), self.clock.now_ns
+        counts, exposed_ns = {name: Counter(counts) for name, counts in self.counts.items()}, clock.exposed_ns
+        peak, peak_total, spans, changes = ledger.peak, ledger.peak_total, len(clock.spans), len(ledger.curve)
+        self.sent_ns = began_ns
         ledger.begin_peak()
-
-    def end(self) -> Pass:
-        """End it; its value."""
-        (began_ns, exposed_ns, counts), ledger, before = self._began, self.ledger, self._alive
-        spans, curve = self.clock.spans[self._recorded[0] :], ledger.curve[self._recorded[1] :]
-        value = Pass(
-            self.clock.now_ns - began_ns, self.sent_ns - began_ns, self.clock.exposed_ns - exposed_ns,
+        yield
+        passes.append(Pass(
+            clock.now_ns - began_ns, self.sent_ns - began_ns, clock.exposed_ns - exposed_ns,
             {name: less(counts_here, counts[name]) for name, counts_here in self.counts.items()},
-            less(with_all(ledger.peak, ledger.peak_total), before), less(alive(ledger), before),
-            self.clock.under_way, [shifted(span, -began_ns) for span in spans if self.traced],
-            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()}) for at, now in curve])
+            less(peak_of(ledger), before), less(alive(ledger), before),
+            (max(clock.stream_ns - clock.now_ns, 0), max(clock.due_ns - clock.now_ns, 0)),
+            [span.later(-began_ns) for span in clock.spans[spans:] if self.traced],
+            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
+             for at, now in ledger.curve[changes:]]))
         if not self.traced:
-            self.clock.spans.clear()
-        peak, peak_total = self._before
+            clock.spans.clear()
         ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
-        return value
 
 
-def alive(ledger: Ledger) -> Counter[Any]:
+def alive(ledger: Any) -> Counter[Any]:
     """The bytes that are alive, by kind and in all."""
-    return with_all(ledger.now, ledger.total)
+    return Counter({**ledger.now, ALL: ledger.total})
 
 
-def with_all(held: Counter[Any], total: int) -> Counter[Any]:
-    """Bytes by kind and in all."""
-    counts = Counter[Any](held)
-    counts[ALL] = total
-    return counts
+def peak_of(ledger: Any) -> Counter[Any]:
+    """The bytes at the peak of a ledger or rehearsal, by kind and in all."""
+    return Counter({**ledger.peak, ALL: ledger.peak_total})
 
 
 def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
@@ -117,10 +108,6 @@ def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
     Counter({'a': 2})
     """
     return Counter({key: now[key] - before[key] for key in now.keys() | before.keys() if now[key] != before[key]})
-
-
-def shifted(span: Span, by_ns: int) -> Span:
-    return msgspec.structs.replace(span, begin_ns=span.begin_ns + by_ns, end_ns=span.end_ns + by_ns)
 
 
 @dataclass(eq=False)
@@ -137,14 +124,14 @@ class RepeatingReplica(Replica):
                 continue
             if repeated:
                 self.repeat(last[1], repeated)
-            self.recorder.begin()
-            yield part
-            last = [*last[-1:], self.recorder.end()]
+            with self.recorder.recording(last):
+                yield part
+            last = last[-2:]
 
     def repeat(self, value: Pass, times: int) -> None:
         """Count a pass that leaves as much work under way as there was before it."""
-        clock = self.recorder.clock
-        clock.go_on(times * value.ns)
+        clock, ns = self.recorder.clock, times * value.ns
+        clock.now_ns, clock.stream_ns, clock.due_ns = clock.now_ns + ns, clock.stream_ns + ns, clock.due_ns + ns
         clock.exposed_ns += times * value.exposed_ns
         add(self.recorder.counts, value, times)
 
@@ -171,9 +158,10 @@ class RecordedPipeline(Pipeline):
 
     def run(self, what: str, part: Batch, chunk: int) -> None:
         self.base = self.base or alive(self.recorder.ledger)
-        self.recorder.begin()
-        super().run(what, part, chunk)
-        self.values[Slot(what, part.first, chunk)] = self.recorder.end()
+        passes = list[Pass]()
+        with self.recorder.recording(passes):
+            super().run(what, part, chunk)
+        self.values[Slot(what, part.first, chunk)] = passes.pop()
         self.ended_ns = self.recorder.clock.now_ns
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
@@ -264,20 +252,20 @@ def together(
     for cost in recorded.values.values():
         add(counts, cost, -1)
         clock.exposed_ns -= cost.exposed_ns
-    now, peak, curve = Counter(recorded.base), with_all(rehearsal.peak, rehearsal.peak_total), rehearsal.curve[:1]
+    now, peak, curve = Counter(recorded.base), peak_of(rehearsal), rehearsal.curve[:1]
     for at, slot in zip(times.began_ns, slots, strict=True):
         cost = recorded.values[like(slot, block, few)]
         add(counts, cost, 1)
         clock.exposed_ns += cost.exposed_ns
         peak |= Counter({kind: now[kind] + more for kind, more in cost.peak.items()})
         if traced:
-            clock.spans += [shifted(span, at) for span in cost.spans]
+            clock.spans += [span.later(at) for span in cost.spans]
             curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
                       for after, held in cost.curve]
         now.update(cost.left)
     for span in times.messages:
         clock.travel(span.what, span.unit, span.begin_ns, span.end_ns, span.bytes, 1)
-    clock.spans += [shifted(span, later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
+    clock.spans += [span.later(later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
     curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
     clock.now_ns += later_ns
     clock.idle_ns = times.idle_ns + began_ns - times.ended_ns

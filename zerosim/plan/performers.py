@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from zerosim.core.allocation import Allocator
 from zerosim.core.extents import Extent, extent, owner
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.costs import Costs, scores_of
-from zerosim.plan.software import Software
+from zerosim.plan.software import WHOLE_SCORES, Software
 from zerosim.verdict.shapes import TapeCalls, undrawn
 
 
@@ -29,28 +30,24 @@ class Performer:
     calls: TapeCalls
 
     def perform(self, step: Step | None, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-        """Charge and run one operation's forward or backward, or a loss, which has no step."""
+        """Charge and run one operation's forward or backward, or a loss, which has no step.
+
+        Recomputation takes time only, as PyTorch's does, until backward has what it needs.
+        """
         if step is None:
             self.clock.compute("loss", self.costs.loss_ns(arrays[0].shape))
             software = self.costs.cluster.software
-            beside = round(arrays[0].size * software.score_bytes)
+            widened = round(arrays[0].size * WHOLE_SCORES)
             if software.loss == "compiled":
                 named["empty"] = in_registers
-            held = self.allocate(beside, np.uint8, kind="buffers", owner="loss") if beside else None
+            held = software.loss == "whole" and self.allocate(widened, np.uint8, kind="buffers", owner="loss")
             result = self.calls.perform(step, function, *arrays, **named)
             del held
             return result
-        self._compute(step, function)
+        if not (self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward):
+            way = "forward" if function is step.instruction.operation.forward else "backward"
+            self.clock.compute(way, *self.costs.of_operation(step, way))
         return self.calls.perform(step, function, *arrays, **named)
-
-    def _compute(self, step: Step, function: Callable[..., Any]) -> None:
-        """Charge an operation alone; recomputation stops, as PyTorch's does, once backward has what it needs."""
-        if self.costs.cluster.fused and self.clock.doing == "recompute" and not step.for_backward:
-            return
-        if function is step.instruction.operation.forward:
-            self.clock.compute("forward", *self.costs.forward(step))
-        else:
-            self.clock.compute("backward", *self.costs.backward(step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +127,5 @@ class FusedKernels:
         return [*results, (rows, np.float32)] if saved is not None else results
 
 
-def in_registers(shape: Any, dtype: Any) -> Any:
-    """An array on shapes without memory."""
-    return extent(shape, dtype, kind="buffers", owner="registers")
+in_registers = partial(extent, kind="buffers", owner="registers")
+"""An array on shapes without memory."""

@@ -1,4 +1,6 @@
-"""One row of a plan: whether it fits, the time of a step, its bottleneck, and the utilisation of the device.
+"""The rows of a plan: whether each fits, the time of a step, its bottleneck, and the utilisation of the device.
+
+A row is made of its scenario at once, and a step of it is rehearsed for the first of its figures.
 
     MFU    model FLOPs utilisation: 6 operations for each token (in an mlp, sample) and each parameter that it meets,
            plus 12 · layers · width · sequence per token in a transformer, over the device's peak in the time of a step
@@ -12,22 +14,27 @@ import dataclasses
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from math import inf, prod
 from typing import Any, NamedTuple
 
 from zerosim.autograd.operation import Shape
 from zerosim.collectives.own import SERVING
+from zerosim.core.errors import ZerosimError
 from zerosim.core.words import common_unit, in_unit, joined
-from zerosim.models import MODELS
-from zerosim.models.units import Model, Unit
+from zerosim.models import MODELS, build
+from zerosim.models.units import Model, Task, Unit
 from zerosim.observe.ledger import MEMORY_KINDS
-from zerosim.observe.trace import ClockOffset, Trace
-from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.rehearsal import Rehearsal, rehearse
+from zerosim.observe.trace import ClockOffset, RankStep, Trace
+from zerosim.plan.cluster import NS, Cluster, cluster_of
+from zerosim.plan.rehearsal import Rehearsal, rehearse, turn_of, with_passes
+from zerosim.plan.small import plan_fault
+from zerosim.scenario.data import load_dataset
 from zerosim.scenario.schema import Scenario
-from zerosim.training.config import Config
+from zerosim.scenario.sections import Check, ModelKeys
+from zerosim.training.config import Config, configured
+from zerosim.training.experiment import check_model
 from zerosim.verdict.traffic import counts_due
 
 SHARE_THAT_BOUNDS = 0.25
@@ -113,18 +120,40 @@ class Run(NamedTuple):
         return figures | ({"cost": each * self.price} if self.price else {})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedRow:
-    """One row on one number of ranks; `swept` lists the keys that a sweep set for it."""
+    """One row on one number of ranks, rehearsed for the first of its figures; `swept` lists the keys that a sweep set.
+    """
 
     config: Config
     cluster: Cluster
-    rehearsal: Rehearsal
     scenario: Scenario
-    """A scenario with this row only."""
-    swept: tuple[str, ...]
-    layout: str
+    """The scenario that has this row."""
+    swept: tuple[str, ...] = ()
+    layout: str = ""
     """The row in words, if a search found it."""
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal:
+        """A step of the row. Raises `ScenarioError` if its split model is not the model in one piece."""
+        origin = self.scenario.origin
+        with origin.blaming(("model", "kind")):
+            wrong = plan_fault(self.config)
+        if wrong:
+            raise origin.error(
+                f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
+        return rehearse(self.config, self.cluster)
+
+    def planned(self) -> "PlannedRow":
+        """This row, after its rehearsal. Raises `ScenarioError` as that does."""
+        _ = self.rehearsal
+        return self
+
+    @property
+    def alone(self) -> Scenario:
+        """A scenario with this row only."""
+        parallel = dataclasses.replace(self.config.parallel, stages=(self.config.stage_key,))
+        return dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=parallel)
 
     @property
     def name(self) -> str:
@@ -136,9 +165,7 @@ class PlannedRow:
 
     @property
     def reserved_bytes(self) -> int:
-        """The memory that the allocator holds at the peak: live arrays, a reserve, and what the software has apart; at
-        most the device's memory.
-        """
+        """The memory of the allocator at the peak: live arrays, a reserve, what the software has apart; at most all."""
         software, resting = self.cluster.software, self.rehearsal.resting
         state, weights, bucket = software.apart
         wished = round((1 + software.reserve) * self.peak_bytes + state * resting["optimizer"]
@@ -159,22 +186,14 @@ class PlannedRow:
         return self.rehearsal.clock.now_ns / NS
 
     @property
-    def update_seconds(self) -> float:
-        return self.rehearsal.clock.computing_ns["update"] / NS
-
-    @property
-    def compute_seconds(self) -> float:
-        """The time of forward, loss, backward and recomputation."""
-        return sum(self.rehearsal.clock.computing_ns.values()) / NS - self.update_seconds
-
-    @property
-    def communication_seconds(self) -> float:
-        return sum(self.rehearsal.clock.communicating_ns.values()) / NS
-
-    @property
-    def exposed_seconds(self) -> float:
-        """Exposed communication."""
-        return self.rehearsal.clock.exposed_ns / NS
+    def seconds(self) -> dict[str, float]:
+        """The seconds of a step: in all, in `compute` (forward, loss, backward, recomputation), and of `update`; in
+        `communication`, and of that `exposed_communication`."""
+        clock = self.rehearsal.clock
+        update = clock.computing_ns["update"] / NS
+        return {"step": self.step_seconds, "compute": sum(clock.computing_ns.values()) / NS - update,
+                "communication": sum(clock.communicating_ns.values()) / NS,
+                "exposed_communication": clock.exposed_ns / NS, "update": update}
 
     @property
     def host_bytes(self) -> int:
@@ -183,11 +202,21 @@ class PlannedRow:
 
     @property
     def between_bytes_per_host(self) -> int:
-        """The bytes that leave the first host per step, by formula."""
+        """The bytes that leave the first host per step, by formula: every round of micro-batches sends as much."""
+        if self.cluster.hosts(self.config.all_ranks) == 1:
+            return 0
         config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
-        numbers = [*map(self.cluster.host, range(config.all_ranks))]
-        first = range(numbers.count(0))
-        return sum(traffic.between_bytes for rank in first for traffic in counts_due(config, rank, 1, numbers).values())
+        hosts = [*map(self.cluster.host, range(config.all_ranks))]
+
+        def between(config: Config) -> int:
+            return sum(traffic.between_bytes for rank in range(hosts.count(0))
+                       for traffic in counts_due(config, rank, 1, hosts).values())
+
+        rounds = config.passes // turn_of(config)
+        if rounds < 3 or config.at_once > 1:
+            return between(config)
+        one, two = (between(with_passes(config, rounds * turn_of(config))) for rounds in (1, 2))
+        return one + (rounds - 1) * (two - one)
 
     @property
     def data_unit(self) -> str:
@@ -230,7 +259,7 @@ class PlannedRow:
         if not self.fits:
             missing, there = self.missing_bytes / 1e9, device.memory / 1e9
             return f"does not fit: {missing:.1f} GB more than the {there:g} GB of a device"
-        exposed = self.exposed_seconds / self.step_seconds if self.step_seconds else 0.0
+        exposed = self.seconds["exposed_communication"] / self.step_seconds if self.step_seconds else 0.0
         if self.rehearsal.bubble > max(exposed, SHARE_THAT_BOUNDS):
             return f"the pipeline: its ranks wait for each other's passes in {self.rehearsal.bubble:.0%} of the step"
         if exposed > SHARE_THAT_BOUNDS:
@@ -246,7 +275,7 @@ class PlannedRow:
     @property
     def error_bar(self) -> str:
         """The measured accuracy of plans of this kind, in a sentence."""
-        kind = kind_of(self.scenario)
+        kind = kind_of(self.alone)
         near, count, memory_near, memory_count = measured().get(kind, [0, 0, 0, 0])
         of = [f"{some} of {all_} published {what} are within 15% of their plans" for some, all_, what in (
             (near, count, "speeds"), (memory_near, memory_count, "peaks of memory")) if all_]
@@ -256,8 +285,7 @@ class PlannedRow:
 
     @property
     def spare(self) -> str:
-        """The memory that a fitting row leaves and that the allocator holds, in words, if the allocator has a reserve.
-        """
+        """The memory that a fitting row leaves, in words, and what its allocator holds, if that has a reserve."""
         if not self.fits or self.reserved_bytes == self.peak_bytes:
             return ""
         left = (self.cluster.device.memory - self.peak_bytes) / 1e9
@@ -265,8 +293,7 @@ class PlannedRow:
 
     @property
     def over_directions(self) -> str:
-        """The bytes that a rank sends over each direction, and the memory of a pipeline's ranks; empty without several.
-        """
+        """The bytes that a rank sends over each of several directions, and the memory of a pipeline's ranks."""
         if not self.config.directions.words:
             return ""
         sent = {name: count for name, count in self.rehearsal.sent_by_direction.items() if count}
@@ -285,8 +312,7 @@ class PlannedRow:
         named = [algorithm.name for kind in SERVING if (algorithm := self.config.serving(kind)) is not None]
         if not named:
             return ""
-        one = len(named) == 1
-        priced = f"{joined(named)} {'is' if one else 'are'} priced"
+        priced = f"{joined(named)} {'is' if len(named) == 1 else 'are'} priced"
         if not self.cluster.pipelined:
             return f"{priced} message by message over the links"
         return (f"{priced} as a pipelined ring, by bytes and messages alone: every algorithm with as many takes the "
@@ -302,11 +328,10 @@ class PlannedRow:
         config = self.config
         if config.at_once == 1 < config.block:
             pipeline = config.directions.pipeline      # an interleaved schedule needs a multiple of its ranks
-            few = max(MOST_TRACED // pipeline, 1) * pipeline
-            train = dataclasses.replace(config.train, micro_batches=config.ranks * min(config.block, few))
-            config = dataclasses.replace(config, train=train)
-        step = rehearse(config, self.cluster, traced=True).step
-        return Trace([ClockOffset(0, "virtual")], [step])
+            config = with_passes(config, min(config.block, max(MOST_TRACED // pipeline, 1) * pipeline))
+        step = rehearse(config, self.cluster, traced=True)
+        return Trace([ClockOffset(0, "virtual")], [
+            RankStep(0, 1, 0, step.clock.now_ns, step.clock.spans, step.curve)])
 
     def document(self) -> dict[str, Any]:
         """The row as JSON types."""
@@ -323,11 +348,7 @@ class PlannedRow:
                 "resting": {kind: self.rehearsal.resting[kind] for kind in MEMORY_KINDS},
                 "host": self.host_bytes,
             },
-            "step_seconds": self.step_seconds,
-            "compute_seconds": self.compute_seconds,
-            "communication_seconds": self.communication_seconds,
-            "exposed_communication_seconds": self.exposed_seconds,
-            "update_seconds": self.update_seconds,
+            **{f"{what}_seconds": seconds for what, seconds in self.seconds.items()},
             "mfu": self.mfu,
             "hfu": self.hfu,
             "tokens_per_second_per_device": self.tokens_per_second,
@@ -344,6 +365,67 @@ class PlannedRow:
             "swept": dict(value.split("=", 1) for value in self.swept),
             "ignored": self.config.ignored,
         }
+
+
+def rows_of(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]:
+    """The rows of one scenario, not yet rehearsed. Raises `ScenarioError` for numbers that do not go together."""
+    cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
+    if scenario.parallel.order == "exact":
+        raise scenario.origin.error(
+            "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
+            "or tree", ("parallel", "order"))
+    task = task_of(scenario)
+    check_model(scenario, task)
+    rows = []
+    for row in scenario.rows:
+        with scenario.origin.blaming(("model", "kind")):
+            config = configured(row, task, model_of)
+        if fault := sharing_fault(config.model, config.train.micro_batch):
+            raise scenario.origin.error(
+                f"{config.name}: {fault}; change train.micro_batch, model.sequence or the ranks that share them",
+                ("train", "micro_batch"), ("model", "sequence"))
+        rows.append(PlannedRow(config, cluster, scenario, swept))
+    return rows
+
+
+def task_of(scenario: Scenario) -> Task:
+    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
+    model = scenario.model
+    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
+        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    dataset = load_dataset(scenario)
+    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
+
+
+@lru_cache(maxsize=64)
+def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) -> Model:
+    """The model of a row, which rows with the same piece of it share."""
+    return build(model, task, layers)
+
+
+@lru_cache(maxsize=4096)
+def sharing_fault(model: Model, samples: int) -> str:
+    """The reason for which the model cannot cut a micro-batch into a piece for each rank; empty if it can."""
+    shape: tuple[int, ...] = (samples, model.task.inputs)
+    try:
+        for _, segment in model.segments:
+            shape = segment.graph(shape).output.shape
+    except ZerosimError as error:
+        return str(error)
+    return ""
+
+
+def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
+    """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
+    if ranks == scenario.world.ranks:
+        return scenario
+    micro_batches = scenario.train.micro_batches * ranks // scenario.world.ranks
+    return dataclasses.replace(
+        scenario,
+        world=dataclasses.replace(scenario.world, ranks=ranks),
+        train=dataclasses.replace(scenario.train, micro_batches=micro_batches),
+        check=dataclasses.replace(scenario.check, same_bits_on=()),
+    )
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,27 +12,17 @@ A plan stores no curve of memory. A curve has tens of thousands of points for a 
 would hold a thousand curves; `PlannedRow.trace` computes one on demand.
 """
 
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from zerosim.core.errors import ZerosimError
 from zerosim.core.words import ignored_in_words, joined, joined_names, plural
-from zerosim.models import MODELS, build
-from zerosim.models.units import Model, Task
-from zerosim.plan.cluster import Cluster, cluster_of
 from zerosim.plan.planned_row import PlannedRow, Run
-from zerosim.plan.rehearsal import rehearse
-from zerosim.plan.small import plan_fault
-from zerosim.scenario.data import load_dataset
-from zerosim.scenario.reading import Origin
+from zerosim.plan.search import advised
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import Check, ModelKeys
 from zerosim.stages import STAGES
-from zerosim.training.config import Config, configured
-from zerosim.training.experiment import check_model
+from zerosim.training.config import Config
 
 
 class PlanClaim(NamedTuple):
@@ -52,12 +42,15 @@ class Plan:
 
     scenario: Scenario
     rows: tuple[PlannedRow, ...]
-    advice: str = ""
-    """If no row fits, a layout that does, or what was tried."""
     run: Run | None = None
     """The training whose time and cost each row has as well."""
     search: str = ""
     """The numbers of layouts that a search planned, and that it left out for each reason."""
+
+    @cached_property
+    def advice(self) -> str:
+        """If no row fits, a layout that does, or what was tried; it is searched for when it is asked for."""
+        return advised(self.rows) if self.best is None else ""
 
     @property
     def best(self) -> PlannedRow | None:
@@ -72,38 +65,29 @@ class Plan:
                    key=lambda row: (row.config.all_ranks, -row.tokens_per_second))
 
     @property
-    def judged(self) -> list[PlannedRow]:
-        """The rows that the scenario's claims concern: those on its own number of ranks and without swept keys."""
-        return [row for row in self.rows if row.config.all_ranks == self.scenario.world.ranks and not row.swept]
-
-    @property
     def claims(self) -> list[PlanClaim]:
-        """The claims of the scenario's [check] about plans."""
-        check = self.scenario.check
-        claims = [self._claim_of_fit(key, stage) for key in ("fits", "does_not_fit") for stage in getattr(check, key)]
-        return [*claims, self._claim_of_mfu(*check.mfu)] if check.mfu else claims
+        """The claims of the scenario's [check] about plans; they concern rows on its own ranks and without swept keys.
 
-    def _claim_of_fit(self, key: str, stage: str) -> PlanClaim:
-        claimed = key == "fits"
-        rows = [row for row in self._rows_of(key) if row.config.stage_key == stage]
-        broken = [
-            f"{row.name} must {'' if claimed else 'not '}fit, but it {'does' if row.fits else 'does not'}"
-            for row in rows if row.fits != claimed
-        ]
-        return PlanClaim(f"{STAGES[stage].title} {'fits' if claimed else 'does not fit'}", broken if rows else None)
-
-    def _claim_of_mfu(self, low: float, high: float) -> PlanClaim:
-        words, rows = f"an MFU of {low:.0%} to {high:.0%}", self._rows_of("mfu")
-        fastest = max((row.mfu for row in rows if row.fits), default=0.0)
-        broken = [] if low <= fastest <= high else [
-            f"the fastest row has an MFU of {fastest:.1%}; expected {words}"]
-        return PlanClaim(words, broken if rows else None)
-
-    def _rows_of(self, key: str) -> list[PlannedRow]:
-        """The rows that `check.<key>` concerns; none if an override changes the plan but not the claim."""
-        origin = self.scenario.origin
-        stands = origin.is_override(("check", key)) or not any(path[0] in PLANNED for path in origin.overrides)
-        return self.judged if stands else []
+        They concern none if an override changes the plan, but not the claim.
+        """
+        check, origin, claims = self.scenario.check, self.scenario.origin, list[PlanClaim]()
+        own = [row for row in self.rows if row.config.all_ranks == self.scenario.world.ranks and not row.swept]
+        changed = any(path[0] in PLANNED for path in origin.overrides)
+        judged = {key: own if origin.is_override(("check", key)) or not changed else []
+                  for key in ("fits", "does_not_fit", "mfu")}
+        for key, verb in (("fits", "fits"), ("does_not_fit", "does not fit")):
+            for stage in getattr(check, key):
+                rows = [row for row in judged[key] if row.config.stage_key == stage]
+                broken = [f"{row.name} must {'not ' * (key != 'fits')}fit, but it {'does' if row.fits else 'does not'}"
+                          for row in rows if row.fits != (key == "fits")]
+                claims.append(PlanClaim(f"{STAGES[stage].title} {verb}", broken if rows else None))
+        if check.mfu:
+            low, high = check.mfu
+            words, fastest = f"an MFU of {low:.0%} to {high:.0%}", max(
+                (row.mfu for row in judged["mfu"] if row.fits), default=0.0)
+            broken = [f"the fastest row has an MFU of {fastest:.1%}; expected {words}"] * (not low <= fastest <= high)
+            claims.append(PlanClaim(words, broken if judged["mfu"] else None))
+        return claims
 
     @property
     def broken(self) -> list[str]:
@@ -156,7 +140,7 @@ class Plan:
         configs = [row.config for row in self.rows]
         tokens = [f"sequences of {several(f'{config.model.task.inputs:,}' for config in configs)} tokens"] * any(
             config.model.task.tokens for config in configs)
-        reduced = several("each micro-batch" if config.part_by_part else "a step" for config in configs)
+        reduced = several("each micro-batch" if config.arithmetic.part_by_part else "a step" for config in configs)
         return ", ".join([
             *tokens, f"micro-batches of {several(config.train.micro_batch for config in configs)}",
             f"{several(config.block for config in configs)} in a step on a rank",
@@ -203,110 +187,3 @@ def recomputed_in_words(config: Config) -> str:
         return "nothing recomputed"
     every = f"{len(chosen)} layers" if isinstance(chosen, tuple) else "every layer"
     return f"{every} recomputed" + (f" but {keeps}" if keeps else "")
-
-
-Swept = tuple[tuple[str, ...], Scenario]
-"""The values that a sweep set, and the resulting scenario."""
-
-
-def plan(scenario: Scenario, swept: Sequence[Swept], ranks: Sequence[int]) -> Plan:
-    """Every row of each swept scenario on each number of ranks, or on its own number if none is given.
-
-    The number of micro-batches per rank stays the same, so the batch of a step grows with the ranks. Raises
-    `ScenarioError` for numbers that do not go together.
-    """
-    rows = [
-        row
-        for names, own in (swept or [((), scenario)])
-        for count in ranks or [own.world.ranks]
-        for row in planned(on_ranks(own, count), names)
-    ]
-    return Plan(scenario, tuple(rows))
-
-
-def planned(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[PlannedRow]:
-    """The rows of one scenario."""
-    return [row.planned() for row in unplanned(scenario, swept)]
-
-
-@dataclass(frozen=True)
-class Unplanned:
-    """A row before it is planned."""
-
-    config: Config
-    cluster: Cluster
-    scenario: Scenario
-    """The scenario that has this row."""
-    swept: tuple[str, ...]
-    layout: str = ""
-
-    def planned(self) -> PlannedRow:
-        """The planned row. Raises `ScenarioError` if its split model is not the model in one piece."""
-        origin, parallel = self.scenario.origin, self.config.parallel
-        with origin.blaming(("model", "kind")):
-            wrong = plan_fault(self.config)
-        if wrong:
-            raise origin.error(
-                f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
-        rehearsal = rehearse(self.config, self.cluster)
-        alone = dataclasses.replace(self.scenario, variant=(), check=Check(), parallel=dataclasses.replace(
-            parallel, stages=(self.config.stage_key,)))
-        return PlannedRow(self.config, self.cluster, rehearsal, alone, self.swept, self.layout)
-
-
-def unplanned(scenario: Scenario, swept: tuple[str, ...] = ()) -> list[Unplanned]:
-    """The rows of one scenario, before they are planned. Raises `ScenarioError` for numbers that do not go together."""
-    cluster = cluster_of(scenario.cluster, scenario.origin, scenario.world.ranks)
-    if scenario.parallel.order == "exact":
-        raise scenario.origin.error(
-            "parallel.order exact adds integers whose number depends on values, and cannot be planned; use ring, rank "
-            "or tree", ("parallel", "order"))
-    task = task_of(scenario)
-    check_model(scenario, task)
-    rows = []
-    for row in scenario.rows:
-        with scenario.origin.blaming(("model", "kind")):
-            config = configured(row, task, model_of)
-        refuse_what_cannot_be_shared(config, scenario.origin)
-        rows.append(Unplanned(config, cluster, scenario, swept))
-    return rows
-
-
-def task_of(scenario: Scenario) -> Task:
-    """The task of the data, which are read only for a model without a vocabulary and a sequence."""
-    model = scenario.model
-    if MODELS[model.kind].reads_tokens and model.vocabulary and model.sequence:
-        return Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
-    dataset = load_dataset(scenario)
-    return Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
-
-
-@lru_cache(maxsize=64)
-def model_of(model: ModelKeys, task: Task, layers: tuple[tuple[int, ...], ...]) -> Model:
-    """The model of a row, which rows with the same piece of it share."""
-    return build(model, task, layers)
-
-
-def refuse_what_cannot_be_shared(config: Config, origin: Origin) -> None:
-    """Raises `ScenarioError` if the model cannot cut a micro-batch into a piece for each rank."""
-    shape: tuple[int, ...] = (config.train.micro_batch, config.model.task.inputs)
-    try:
-        for _, segment in config.model.segments:
-            shape = segment.graph(shape).output.shape
-    except ZerosimError as error:
-        raise origin.error(
-            f"{config.name}: {error}; change train.micro_batch, model.sequence or the ranks that share them",
-            ("train", "micro_batch"), ("model", "sequence")) from error
-
-
-def on_ranks(scenario: Scenario, ranks: int) -> Scenario:
-    """The scenario on `ranks` ranks, with the same number of micro-batches per rank."""
-    if ranks == scenario.world.ranks:
-        return scenario
-    micro_batches = scenario.train.micro_batches * ranks // scenario.world.ranks
-    return dataclasses.replace(
-        scenario,
-        world=dataclasses.replace(scenario.world, ranks=ranks),
-        train=dataclasses.replace(scenario.train, micro_batches=micro_batches),
-        check=dataclasses.replace(scenario.check, same_bits_on=()),
-    )

@@ -10,14 +10,14 @@ from typing import Any, SupportsIndex
 
 from zerosim.core.errors import ScenarioError, UsageError
 from zerosim.core.files import content, reason
-from zerosim.models import MODELS
-from zerosim.plan.planning import Plan, Swept, Unplanned, on_ranks, plan
+from zerosim.plan.planned_row import PlannedRow, on_ranks, rows_of
+from zerosim.plan.planning import Plan
 from zerosim.plan.search import (
     USUAL_MOST,
     WITHOUT_PIECES,
     Identity,
-    advised,
     fastest,
+    in_one_piece,
     layouts_of,
     samples,
     space,
@@ -48,29 +48,22 @@ def with_usual_settings(ranks: int = 8) -> dict[str, Any]:
 def read_plan(
     path: Source, ranks: int | Iterable[int], overrides: Mapping[str, Any],
     sweep: Mapping[str, Sequence[Any]], *, python: bool = True,
-    say: Callable[[str], None] = lambda words: None,
 ) -> Plan:
     """The plan of a scenario file with its keys replaced by `overrides`, for all combinations of the values in `sweep`.
 
-    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. `say`
-    gets a line before a long computation. Raises `UsageError` for wrong numbers of ranks and for a wrong sweep.
+    Values are TOML values, or text as on a command line. `python=False` refuses keys that name Python code. A rank has
+    as many micro-batches on any number of ranks, so that the batch of a step grows with them. Raises `UsageError` for
+    wrong numbers of ranks and for a wrong sweep, and `ScenarioError` for numbers that do not go together.
     """
     counts = numbers_of_ranks(ranks)
-    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
-    scenario = training(path, fixed, python=python)
+    scenario = scenario_of(path, overrides, python=python)
     if counts and counts != [scenario.world.ranks] and (scenario.title or scenario.caption):
         caption = changed_caption(scenario.caption, [f"world.ranks={','.join(map(str, counts))}"])
         scenario = replace(scenario, caption=caption)
-    scenarios = scenarios_of(path, fixed, sweep, python=python)
-    return with_advice(plan(scenario, scenarios, counts), say)
-
-
-def with_advice(made: Plan, say: Callable[[str], None]) -> Plan:
-    """The plan, with what would fit if no row does."""
-    if made.best is not None or not made.rows:
-        return made
-    say("Nothing fits: searching for a layout that does")
-    return replace(made, advice=advised(made.rows))
+    swept, _ = scenarios_of(path, overrides, sweep, python=python)
+    return Plan(scenario, tuple(
+        row.planned() for names, own in swept or [((), scenario)] for count in counts or [own.world.ranks]
+        for row in rows_of(on_ranks(own, count), names)))
 
 
 def read_search(
@@ -85,66 +78,61 @@ def read_search(
     if most != "all" and (isinstance(most, bool) or not str(most).isdecimal() or int(most) < 1):
         raise UsageError(f"search: found {most!r}; give a number of layouts from 1, or all")
     wanted = inf if most == "all" else int(most)
-    fixed = [f"{key}={written(value)}" for key, value in overrides.items()]
-    scenario = replace(training(path, fixed, python=python), check=Check())
-    impossible = list[str]()
-    scenarios = scenarios_of(path, fixed, sweep, python=python, impossible=impossible) or [((), scenario)]
-    if any(own.variant for _, own in scenarios):
+    scenario = replace(scenario_of(path, overrides, python=python), check=Check())
+    swept, refused = scenarios_of(path, overrides, sweep, python=python, some=True)
+    if any(own.variant for own in (scenario, *(own for _, own in swept))):
         raise UsageError("--search: this scenario has rows of its own, [[variant]]; use one without")
 
-    @uncollected()
-    def on(count: int) -> Plan:
-        layouts, batch = dict[Identity, Unplanned](), samples(on_ranks(scenario, count))
-        for names, own in scenarios:
-            one = on_ranks(replace(own, check=Check(), fault=()), count)
-            values = {key: choices for key, choices in space(one, batch).items() if key not in {**overrides, **sweep}}
-            for key, row in layouts_of(one, values, names, batch).items():
-                layouts.setdefault(key, row)
-        say(f"Searching {len(layouts):,} layouts on {count:,} devices")
-        best = fastest([*layouts.values()], wanted)
-        whole_queues = "queue_tokens" in MODELS[scenario.model.kind].own_keys and not scenario.model.queue_tokens
-        return Plan(scenario, best.rows, search=best.words + WITHOUT_PIECES * whole_queues)
-
-    counts = numbers_of_ranks(ranks)
-    plans = [on(count) for count in counts or [scenario.world.ranks]]
-    rows = tuple(row for plan in plans for row in plan.rows)
-    words = [*(plan.search for plan in plans), *impossible[:1]]
-    return with_advice(Plan(scenario, rows, search="; ".join(words)), say)
+    rows, words = list[PlannedRow](), list[str]()
+    for count in numbers_of_ranks(ranks) or [scenario.world.ranks]:
+        with uncollected():
+            layouts, batch = dict[Identity, PlannedRow](), samples(on_ranks(scenario, count))
+            for names, own in swept or [((), scenario)]:
+                one = on_ranks(replace(own, check=Check(), fault=()), count)
+                values = {key: some for key, some in space(one, batch).items() if key not in {**overrides, **sweep}}
+                for key, row in layouts_of(one, values, names, batch).items():
+                    layouts.setdefault(key, row)
+            say(f"Searching {len(layouts):,} layouts on {count:,} devices")
+            best = fastest([*layouts.values()], wanted)
+        rows += best.rows
+        words.append(best.words + WITHOUT_PIECES * in_one_piece(scenario.model))
+    return Plan(scenario, tuple(rows), search="; ".join([*words, *refused]))
 
 
-def scenario_of(path: Source, overrides: Mapping[str, Any], *, python: bool = True) -> Scenario:
-    """The training scenario in a file, with keys replaced by `overrides`."""
-    return training(path, [f"{key}={written(value)}" for key, value in overrides.items()], python=python)
+def scenario_of(path: Source, overrides: Mapping[str, Any], *names: str, python: bool = True) -> Scenario:
+    """The training scenario in a file, with keys replaced by `overrides`, then by `names` as on a command line."""
+    scenario = load(path, [*(f"{key}={written(value)}" for key, value in overrides.items()), *names], python=python)
+    if not isinstance(scenario, Scenario):
+        raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
+    return scenario
 
 
 def scenarios_of(
-    path: Source, fixed: Sequence[str], sweep: Mapping[str, Sequence[Any]], *, python: bool,
-    impossible: list[str] | None = None,
-) -> list[Swept]:
-    """The scenario with each combination of the values in `sweep`; none without a sweep. Errors are those of the sweep.
+    path: Source, overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *, python: bool, some: bool = False,
+) -> tuple[list[tuple[tuple[str, ...], Scenario]], list[str]]:
+    """The scenario with each combination of the values in `sweep`, which are beside it; none without a sweep.
 
-    With `impossible`, combinations that are refused drop out into this list, unless all are.
+    Errors are those of the sweep. With `some`, combinations that are refused are left out, unless all are, and the
+    second list has a sentence about them.
     """
     for key, values in sweep.items():
         if key == "world.ranks":
             raise UsageError("sweep: found world.ranks; give numbers of ranks with --ranks, such as --ranks 8,16")
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise UsageError(f"sweep: found {values!r} for {key}; give a list of its values")
-    keys, scenarios = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()], list[Swept]()
-    refused = list[str]()
+    keys = [[f"{key}={written(value)}" for value in values] for key, values in sweep.items()]
+    scenarios, refused = list[tuple[tuple[str, ...], Scenario]](), list[str]()
     for names in filter(None, itertools.product(*keys)):
         try:
-            scenarios.append((names, training(path, [*fixed, *names], python=python)))
+            scenarios.append((names, scenario_of(path, overrides, *names, python=python)))
         except ScenarioError as error:
             if error.file != OVERRIDE:
                 raise
             what = str(error).removeprefix(f"{error.file}:{error.line}:{error.column}: ")
             refused.append(f"--sweep {', '.join(names)}: {what}")
-    if refused and (impossible is None or not scenarios):
+    if refused and not (some and scenarios):
         raise UsageError(refused[0])
-    if refused and impossible is not None:
-        impossible.append(f"{len(refused)} combinations of the sweep are left out: {refused[0]}")
-    return scenarios
+    return scenarios, [f"{len(refused)} combinations of the sweep are left out: {refused[0]}"] if refused else []
 
 
 def numbers_of_ranks(given: int | Iterable[int], most: int = MOST_RANKS) -> list[int]:
@@ -168,11 +156,3 @@ def cluster_in(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(table, dict) or not table:
         raise UsageError(f"--cluster: {os.fspath(path)} has no [cluster]; {WRITE_ONE}")
     return {f"cluster.{key}": value for key, value in table.items()}
-
-
-def training(path: Source, overrides: Sequence[str], *, python: bool) -> Scenario:
-    """The training scenario in a file."""
-    scenario = load(path, overrides, python=python)
-    if not isinstance(scenario, Scenario):
-        raise UsageError(f"{path} is a scenario of collectives, which cannot be planned; give a training scenario")
-    return scenario

@@ -20,7 +20,7 @@ from zerosim.core.extents import extent
 from zerosim.core.sharding import padded
 from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator, ObservedObject, observed
-from zerosim.observe.trace import WAIT, RankStep
+from zerosim.observe.trace import WAIT
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
@@ -33,7 +33,7 @@ from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Publishing, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
-from zerosim.training.build import gathering, stepping
+from zerosim.training.build import stepping
 from zerosim.training.config import Config
 from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
@@ -70,11 +70,6 @@ class Rehearsal:
         return idle / (whole * len(self.stages)) if whole else 0.0
 
     @property
-    def step(self) -> RankStep:
-        """All spans and the memory curve, as a traced step of a run."""
-        return replace(self.clock.step, memory=self.curve)
-
-    @property
     def sent_by_direction(self) -> dict[str, int]:
         """The bytes that a rank sends over each direction of the mesh, the most of the ranks of a pipeline."""
         most = Counter[str]()
@@ -107,19 +102,16 @@ def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehea
 
 def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool) -> Rehearsal:
     """The rehearsal of a pipeline by its passes; ranks with equal units share the rehearsal of one by itself."""
-    ranks, block, here = config.directions.pipeline, config.block // config.at_once, config.of_pipeline
-    at_once = ranks if config.parallel.model_chunks > 1 else 1
-    few = min(block, at_once * -(-REHEARSED // at_once))
-    short = replace(
-        config, train=replace(config.train, micro_batches=config.ranks * few * config.at_once)).of_pipeline
-    alike = dict[Any, tuple[Rehearsal, RecordedPipeline]]()
-    alone = list[tuple[Rehearsal, RecordedPipeline]]()
+    ranks, block, here, turn = config.directions.pipeline, config.passes, config.of_pipeline, turn_of(config)
+    few = min(block, turn * -(-REHEARSED // turn))
+    short = with_passes(config, few).of_pipeline
+    alike, alone = dict[Any, tuple[Rehearsal, RecordedPipeline]](), list[tuple[Rehearsal, RecordedPipeline]]()
     for rank, piece in enumerate(here):
         key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(of.computation for of in unit.segments))
                     for chunk in piece.chunks for unit in chunk.units)
         if key not in alike:
-            rehearsal, (recorded,) = by_itself(short[rank], cluster, around, traced=traced)
-            alike[key] = rehearsal, recorded
+            rehearsal, recorded = by_itself(short[rank], cluster, around, traced=traced)
+            alike[key] = rehearsal, recorded[0]
         alone.append(alike[key])
     slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(piece.chunks))
              for rank, piece in enumerate(here)]
@@ -140,6 +132,16 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
                         for rank in range(ranks)])
 
 
+def turn_of(config: Config) -> int:
+    """The passes of which a step has a multiple: several model chunks take as many turns as the pipeline has ranks."""
+    return config.directions.pipeline if config.parallel.model_chunks > 1 else 1
+
+
+def with_passes(config: Config, passes: int) -> Config:
+    """The row with so many passes of a rank in a step."""
+    return replace(config, train=replace(config.train, micro_batches=config.ranks * passes * config.at_once))
+
+
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
     """The slowest rank of a pipeline, with the memory of the fullest, and all of them in `stages`."""
     slowest = max(stages, key=lambda stage: stage.clock.now_ns)
@@ -153,7 +155,7 @@ def by_itself(
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.computing.weights.itemsize, all_reduces=not config.stage.sharded)
+    costs = Costs(seen, config.ranks, config.computing.weights.itemsize)
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
@@ -191,7 +193,7 @@ def timed_replica(
     """A replica of a row on shapes, with the collectives of its tape and its updates."""
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
-    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.tuned_room(extent), ledger))
+    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
     kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.allocator(extent)
@@ -203,13 +205,13 @@ def timed_replica(
     host = HostMemory(ObservedAllocator(shared, far), carry)
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
-    wire = config.weights_wire and timed_wire(config.weights_wire, clock, costs)
+    wire = config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs)
     rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
-        gathering=gathering(config, gathers, wire), reducing=reducing,
+        gathers=gathers, reducing=reducing, weights_wire=wire,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
-        policy=None if kernels is None else partial(kernels.plan_of, config.policy))
+        policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
     rule.replica = replica
     if software.ahead:
         whole = replica.publishing
@@ -225,7 +227,7 @@ def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterato
         yield allocate(live, config.computing.weights, kind="buffers", owner="live parameters")
     bucket = min(cluster.bucket_elements, config.model.count) * (1 + config.parallel.overlap)
     if bucket and config.stage.sharded:
-        yield allocate(bucket, config.wire, kind="buffers", owner="buckets")
+        yield allocate(bucket, config.arithmetic.wire, kind="buffers", owner="buckets")
 
 
 def counted_on(config: Config, cluster: Cluster, counted: Allocator) -> Allocator:
@@ -245,7 +247,7 @@ class Clocked(Observed):
     """A communicator whose collectives take time and send no messages."""
 
     def __init__(self, comm: Communicator, costs: Costs, sharing: Sharing) -> None:
-        self.clock = VirtualClock(costs.cluster.device.taken_by_collectives)
+        self.clock = VirtualClock(costs.cluster.device.channels / costs.cluster.device.multiprocessors)
         self.costs, self.sharing = costs, sharing
         self.begun = False
         """Whether the step has begun; earlier copies take no time of it."""

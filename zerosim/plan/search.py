@@ -14,7 +14,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, zip_longest
 from math import inf, prod
@@ -29,13 +28,12 @@ from zerosim.core.words import duration, plural, toml_value
 from zerosim.models import MODELS
 from zerosim.models.units import Unit
 from zerosim.plan.cluster import NS, Cluster
-from zerosim.plan.planned_row import PlannedRow
-from zerosim.plan.planning import Unplanned, on_ranks, unplanned
+from zerosim.plan.planned_row import PlannedRow, on_ranks, rows_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.plan.sharing import Sharing
 from zerosim.scenario import Scenario
 from zerosim.scenario.machine import ClusterKeys
-from zerosim.scenario.sections import Check, Data, Parallel
+from zerosim.scenario.sections import Check, Data, ModelKeys, Parallel
 from zerosim.stages.pipeline import pieces
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.training.config import Config
@@ -56,14 +54,15 @@ Identity = tuple[tuple[object, ...], ClusterKeys, Data]
 def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
     """The values of each key that a search tries on the scenario's ranks, doubling; `batch` is by default its."""
     ranks, per_host, model = scenario.world.ranks, scenario.cluster.devices_per_host, scenario.model
-    kind, size = MODELS[model.kind], batch or samples(scenario)
-    tensor = doubled(min(per_host, ranks)) if "heads" in kind.own_keys else [1]
+    own, size = MODELS[model.kind].own_keys, batch or samples(scenario)
+    tensor = doubled(min(per_host, ranks)) if "heads" in own else [1]
+    in_pieces = len(tensor) > 1 and not in_one_piece(model)
     return {
         "parallel.stages": [["ddp"], ["zero1"], ["zero2"], ["zero3"]],
         "parallel.tensor_ranks": tensor,
-        "parallel.sequence_parallel": [False, True][: len(tensor)],
-        "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if len(tensor) > 1 else [1],
-        "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in kind.own_keys else [1],
+        "parallel.sequence_parallel": [False, True][: 1 + in_pieces],
+        "parallel.context_ranks": doubled(min(per_host, model.sequence // LEAST_PIECE)) if in_pieces else [1],
+        "parallel.expert_ranks": doubled(min(per_host, model.experts)) if "experts" in own else [1],
         "parallel.pipeline_ranks": doubled(min(MOST_STAGES, model.layer_count, ranks)),
         "parallel.model_chunks": doubled(MOST_CHUNKS),
         "parallel.shard_ranks": [0, per_host][: 1 + (per_host < ranks)],
@@ -71,6 +70,11 @@ def space(scenario: Scenario, batch: int = 0) -> dict[str, Sequence[Any]]:
         "parallel.accumulation": ["boundary", "micro_batch"],
         "parallel.recompute": [False, True],
     }
+
+
+def in_one_piece(model: ModelKeys) -> bool:
+    """Whether sequences stay in one piece, because the queues of experts serve whole sequences."""
+    return "queue_tokens" in MODELS[model.kind].own_keys and not model.queue_tokens
 
 
 @contextmanager
@@ -106,15 +110,15 @@ class Searched(NamedTuple):
                 f"{self.slower:,} cannot be faster, by proved bounds")
 
 
-def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: float = inf) -> Searched:
+def fastest(layouts: Sequence[PlannedRow], most: float = USUAL_MOST, further: float = inf) -> Searched:
     """The `most` fastest of the layouts that fit or, if none does, the one whose least memory is the smallest.
 
     With `further`, only so many are planned once there are enough, and a faster one may be left out.
     """
     rows, refused, planned = list[PlannedRow](), list[ZerosimError](), 0
-    held, small, least = list[float](), list[tuple[float, int]](), Least()
+    held, small, known = list[float](), list[tuple[float, int]](), dict[Any, LayersAlone]()
     for number, layout in enumerate(layouts):
-        bytes_, seconds = least.bytes_and_seconds(layout)
+        bytes_, seconds = least_bytes_and_seconds(layout, known)
         held.append(bytes_)
         if bytes_ <= layout.cluster.device.memory:
             small.append((seconds, number))
@@ -138,7 +142,7 @@ def fastest(layouts: Sequence[Unplanned], most: float = USUAL_MOST, further: flo
     return Searched(tuple(rows), valid, planned, len(layouts) - len(small), len(small) - len(refused) - planned)
 
 
-def at_rest(row: Unplanned) -> tuple[float, float]:
+def at_rest(row: PlannedRow) -> tuple[float, float]:
     """Bytes that the layout's fullest rank keeps at least between steps, by formula: those of gradients are the second.
 
     In a pipeline, they are the mean over its ranks.
@@ -164,9 +168,8 @@ class LayersAlone(NamedTuple):
     of_block: int = 0
 
 
-@dataclass(frozen=True)
-class Least:
-    """Times and memory that no layout is below, by those in which one data rank computes a micro-batch in one piece.
+def least_bytes_and_seconds(row: PlannedRow, known: dict[Any, LayersAlone]) -> tuple[float, float]:
+    """The least bytes of the layout's fullest rank, and the least seconds of its step, by what `known` has of layers.
 
     Rank r of p in a pipeline computes its pieces of the model for all m micro-batches. Before, one of them has passed
     pieces 0 … r − 1 forward; after, one passes them backward, in a schedule that does not split it. So the step takes
@@ -175,43 +178,32 @@ class Least:
     A rank has what it keeps between steps, but for gradients, beside the activations of a micro-batch, and from the
     second micro-batch on the gradients of earlier ones: shards, or all of them if they are reduced once a step. Rank r
     of a pipeline has the activations of the micro-batches that its schedule begins before it ends others. The fullest
-    rank has at least the mean.
+    rank has at least the mean. If states alone do not fit, there are their bytes, and 0 seconds.
 
-    Layouts that differ in stage, groups, accumulation or pipeline share the rehearsal of their layers.
+    Layouts that differ in stage, groups, accumulation or pipeline share the rehearsal of their layers, in `known`.
     """
-
-    _alone: dict[Any, LayersAlone] = field(default_factory=dict)
-
-    def bytes_and_seconds(self, row: Unplanned) -> tuple[float, float]:
-        """The least bytes of the layout's fullest rank, and the least seconds of its step; if states alone do not fit,
-        their bytes and 0."""
-        config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
-        if states + gradients > row.cluster.device.memory:
-            return states + gradients, 0.0
-        key = alone(config).settings, row.scenario.cluster
-        if key not in self._alone:
-            self._alone[key] = layers_alone(row)
-        layers, cuts, earlier = self._alone[key], cuts_of(config), gradients if config.part_by_part else 0.0
-        piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
-        passing = [0] * ranks if config.parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
-        seconds = max(config.block * sum(piece_ns[rank::ranks]) + before
-                      for rank, before in zip(range(ranks), passing, strict=False)) / NS
-        if config.block > 1 and config.accumulation == "boundary":
-            tuned, size = Sharing.of(config, row.cluster).tuned, config.precision.weights.itemsize
-            earlier = sum(unit.count * size * tuned.get((unit.name, "gradients"), 1.0)
-                          for unit in config.model.units if not unit.frozen) / ranks
-        if ranks == 1:
-            return states + max(gradients, earlier + layers.peak), seconds
-        blocks = [len(cut) - (cut.start == 0) - (cut.stop == cuts[-1].stop) for cut in cuts]
-        begun = sum(most_begun(config.parallel.schedule, rank, ranks, min(config.block, 2 * ranks),
-                               tuple(blocks[rank::ranks])) for rank in range(ranks))
-        return states + max(gradients, earlier, begun * layers.of_block / ranks), seconds
-
-
-def cuts_of(config: Config) -> list[range]:
-    """The runs of layers in each piece of a row's pipeline."""
-    ranks, parallel = config.directions.pipeline, config.parallel
-    return pieces(config.layers, *((1,) if ranks == 1 else (parallel.pieces, parallel.pipeline_layers)))
+    config, (states, gradients), ranks = row.config, at_rest(row), row.config.directions.pipeline
+    if states + gradients > row.cluster.device.memory:
+        return states + gradients, 0.0
+    key = alone(config).settings, row.scenario.cluster
+    if key not in known:
+        known[key] = layers_alone(row)
+    layers, parallel, earlier = known[key], config.parallel, gradients if config.arithmetic.part_by_part else 0.0
+    cuts = pieces(config.layers, *((1,) if ranks == 1 else (parallel.pieces, parallel.pipeline_layers)))
+    piece_ns = [sum(layers.ns[cut.start : cut.stop]) for cut in cuts]
+    passing = [0] * ranks if parallel.schedule == "zb_h1" else accumulate(piece_ns, initial=0)
+    seconds = max(config.block * sum(piece_ns[rank::ranks]) + before
+                  for rank, before in zip(range(ranks), passing, strict=False)) / NS
+    if config.block > 1 and config.accumulation == "boundary":
+        tuned, size = Sharing.of(config, row.cluster).tuned, config.precision.weights.itemsize
+        earlier = sum(unit.count * size * tuned.get((unit.name, "gradients"), 1.0)
+                      for unit in config.model.units if not unit.frozen) / ranks
+    if ranks == 1:
+        return states + max(gradients, earlier + layers.peak), seconds
+    blocks = [len(cut) - (cut.start == 0) - (cut.stop == cuts[-1].stop) for cut in cuts]
+    begun = sum(most_begun(parallel.schedule, rank, ranks, min(config.block, 2 * ranks),
+                           tuple(blocks[rank::ranks])) for rank in range(ranks))
+    return states + max(gradients, earlier, begun * layers.of_block / ranks), seconds
 
 
 @lru_cache(maxsize=4096)
@@ -225,15 +217,15 @@ def most_begun(schedule: str, rank: int, ranks: int, micro_batches: int, blocks:
     return max(accumulate({"F": 1, "B": -1}.get(slot.what, 0) * blocks[slot.chunk] for slot in slots))
 
 
-def layers_alone(row: Unplanned) -> LayersAlone:
+def layers_alone(row: PlannedRow) -> LayersAlone:
     """The layers of a row on one data rank. Three blocks stand for the equal blocks of a deep model."""
-    layers, recompute = row.config.keys.layers, row.config.parallel.recompute
-    equal = row.config.keys.kind in ("transformer", "mixture") and not row.config.keys.dense_layers
-    if equal and layers > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
+    layers, recompute, dense = row.config.keys.layers, row.config.parallel.recompute, row.config.keys.dense_layers
+    equal = row.config.keys.kind in ("transformer", "mixture")
+    if equal and layers - dense > SHORTER and isinstance(recompute, bool) and row.config.parallel.units == "layer":
         with suppress(ZerosimError):
-            (first, block, other, third, last), peak, more = runs_alone(shortened(row, 3), row.cluster)
-            return LayersAlone(
-                [first, block, *[other] * (layers - 2), third, last], peak + (layers - 3) * more, more)
+            ns, peak, more = runs_alone(shortened(row, dense + 3), row.cluster)
+            return LayersAlone([*ns[:-3], *[ns[-4]] * (layers - dense - 3), *ns[-3:]],
+                               peak + (layers - dense - 3) * more, 0 if dense else more)
     return runs_alone(row.config, row.cluster)._replace(of_block=0)
 
 
@@ -264,11 +256,11 @@ def runs_alone(config: Config, cluster: Cluster) -> LayersAlone:
     return LayersAlone(ns, max(count for at, count in held if at in between), two - one)
 
 
-def shortened(row: Unplanned, layers: int) -> Config:
+def shortened(row: PlannedRow, layers: int) -> Config:
     """The layout with so many blocks, on one data rank without a pipeline. Raises `ZerosimError` if it is refused."""
     keys = {"world.ranks": row.config.directions.side_by_side, "model.layers": layers, **{
         f"parallel.{key}": value for key, value in ALONE.items()}}
-    (other,) = unplanned(with_keys(row.scenario, keys, row.config.train.micro_batch))
+    (other,) = rows_of(with_keys(row.scenario, keys, row.config.train.micro_batch))
     return other.config
 
 
@@ -287,12 +279,12 @@ def alone(config: Config) -> Config:
 
 def layouts_of(
     scenario: Scenario, values: Mapping[str, Sequence[Any]], swept: tuple[str, ...] = (), batch: int = 0,
-) -> dict[Identity, Unplanned]:
+) -> dict[Identity, PlannedRow]:
     """Every layout of a scenario once, by `identity`, without those that are refused or in which a value has no effect.
 
     `batch` is by default the scenario's. Raises the first error if all are refused.
     """
-    layouts, refused = dict[Identity, Unplanned](), None
+    layouts, refused = dict[Identity, PlannedRow](), None
     for combination in itertools.product(*values.values()):
         keys = dict(zip(values, combination, strict=True))
         if "train.micro_batch" in keys:     # the samples that experts share
@@ -302,7 +294,7 @@ def layouts_of(
         if keys.get("parallel.model_chunks", 1) > 1 and scenario.parallel.schedule == Parallel().schedule:
             keys["parallel.schedule"] = "interleaved_1f1b"
         try:
-            (row,) = unplanned(with_keys(scenario, keys, batch or samples(scenario)), (
+            (row,) = rows_of(with_keys(scenario, keys, batch or samples(scenario)), (
                 *swept, *(f"{key}={written(value)}" for key, value in keys.items())))
         except ZerosimError as error:
             refused = refused or error
@@ -323,16 +315,18 @@ def is_none(keys: Mapping[str, Any], ranks: int, batch: int) -> bool:
         keys.get(f"parallel.{name}_ranks", 1) for name in SPLITTING)
     stages, size = keys.get("parallel.stages"), keys.get("train.micro_batch", 1)
     all_places = all(f"parallel.{name}_ranks" in keys for name in SPLITTING)
+    group = keys.get("parallel.shard_ranks") or 1
     alone = all_places and "train.micro_batch" in keys and batch == size * ranks // places
     return bool(
-        ranks % places or batch % size or (all_places and batch // size % (ranks // places))
+        ranks % places or batch % size
+        or (all_places and (batch // size % (ranks // places) or ranks // places % group))
         or (tensor == 1 and keys.get("parallel.sequence_parallel"))
         or (pipeline == 1 and keys.get("parallel.model_chunks", 1) > 1)
         or ((pipeline or 1) > 1 and stages == ["zero3"])
         or (keys.get("parallel.accumulation") == "micro_batch" and (alone or stages in (["ddp"], ["zero1"]))))
 
 
-def identity(layout: Unplanned) -> Identity:
+def identity(layout: PlannedRow) -> Identity:
     """The layout, with one row for what is the same: all data ranks as a group, Stage I on one rank, and every schedule
     of no pipeline."""
     config, scenario = layout.config, layout.scenario
@@ -397,32 +391,34 @@ CHEAPER: Mapping[str, Any] = {"cluster.loss": "chunked", "parallel.offload_optim
 def advised(rows: Sequence[PlannedRow]) -> str:
     """A fast layout that fits, of the row that lacks least memory; else what was tried, in a sentence.
 
-    The whole space is searched on the row's devices, then with a chunked loss and with the optimizer on the host, then
-    on twice as many devices, and so on. The batch of a device stays.
+    The whole space but for model chunks, which save time and no memory, is searched on the row's devices, then with a
+    chunked loss and with the optimizer on the host, then on twice as many devices, and so on. The batch of a device
+    stays.
     """
-    asked, tried, least, most = min(rows, key=lambda row: row.missing_bytes).scenario, 0, inf, 0
+    scenario, tried, least, most = min(rows, key=lambda row: row.missing_bytes).alone, 0, inf, 0
     for factor in doubled(ENOUGH):
-        most = asked.world.ranks * factor
-        own = on_ranks(dataclasses.replace(asked, check=Check(), fault=()), most)
+        most = scenario.world.ranks * factor
+        own = on_ranks(dataclasses.replace(scenario, check=Check(), fault=()), most)
         for number in range(len(CHEAPER) + 1 if factor == 1 else 1):
             changed = with_keys(own, dict([*CHEAPER.items()][:number]), samples(own))
             with suppress(ZerosimError):
-                layouts = [*layouts_of(changed, space(changed)).values()]
+                chunks = {"parallel.model_chunks": sorted({1, changed.parallel.model_chunks})}
+                layouts = [*layouts_of(changed, space(changed) | chunks).values()]
                 searched = fastest(layouts, 1, FURTHER)
                 if searched.rows[0].fits:
-                    return (f"{in_keys(searched.rows[0], asked)} the fastest of {searched.planned:,} planned of "
+                    return (f"{in_keys(searched.rows[0], scenario)} the fastest of {searched.planned:,} planned of "
                             f"{searched.layouts:,} layouts; --search with these keys finds the fastest of all")
                 tried, least = tried + searched.layouts, min(least, *(sum(at_rest(row)) for row in layouts))
     return (f"None of {tried:,} layouts fits on up to {most:,} devices: stages, tensor, context, expert and pipeline "
             f"ranks, micro-batches, recomputation and accumulation were searched, a chunked loss and an optimizer on "
-            f"the host on {asked.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
+            f"the host on {scenario.world.ranks:,}; between steps one keeps {least / 1e9:,.1f} GB at least")
 
 
-def in_keys(row: PlannedRow, asked: Scenario) -> str:
+def in_keys(row: PlannedRow, scenario: Scenario) -> str:
     """A row that fits, and the keys by which it differs from the scenario that was asked for."""
-    new, changes = row.scenario, list[str]()
+    new, changes = row.alone, list[str]()
     for section in ("world", "train", "parallel", "cluster"):
-        one, other = getattr(new, section), getattr(asked, section)
+        one, other = getattr(new, section), getattr(scenario, section)
         changes += [f"{section}.{key}={written(list(value) if isinstance(value, tuple) else value)}"
                     for key, value in vars(one).items() if value != getattr(other, key)]
     host = f" and {row.host_bytes / 1e9:,.1f} GB of the host's" if row.host_bytes else ""

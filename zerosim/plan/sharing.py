@@ -96,51 +96,39 @@ class Sharing:
             return tuned
         return tuned * sum(count / often for often, count in sharers_of.items()) / sharers_of.total()
 
-    def tuned_room(self, allocate: Callable[..., Any]) -> Allocator:
-        """The allocator `allocate` of gathered weights and of a micro-batch's gradients."""
+    def allocator(self, allocate: Callable[..., Any], *, gathered: bool = False) -> Allocator:
+        """The allocator `allocate` of states, which are shared if they are sharded.
 
+        If `gathered`, it is that of whole weights and of a micro-batch's gradients.
+        """
         def shared(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-            share = self.tuned.get((owner, kind), 1.0)
+            share = self.tuned.get((owner, kind), 1.0) if gathered else self.share(owner, kind)
             return allocate(shape, dtype, kind=kind, owner=owner) if share == 1 else Shared(shape, dtype, share)
 
-        return shared if self.tuned else allocate
-
-    def allocator(self, allocate: Callable[..., Any]) -> Allocator:
-        """The allocator `allocate` of states, which are shared if they are sharded."""
-
-        def shared(shape: Any, dtype: Any, *, kind: Kind, owner: str) -> Any:
-            share = self.share(owner, kind)
-            return allocate(shape, dtype, kind=kind, owner=owner) if share == 1 else Shared(shape, dtype, share)
-
-        return shared
+        return shared if self.tuned or self.pieces else allocate
 
     def price(self, costs: Costs, function: Callable[..., None], owner: str, comm: Communicator, given: Any) -> Price:
-        """The price of a unit's collective over data ranks: all, or those of a group or across groups."""
+        """The price of a unit's collective over data ranks: all, or those of a group or across groups.
+
+        Of a tuned unit, gradients and published weights have the share of gradients.
+        """
+        first, *others = given
+        chunked, stride = isinstance(first, Sequence), comm.stride if isinstance(comm, SomeRanks) else 1
+        array = first[0] if chunked else first
         if self.tuned and owner:
-            given = self._tuned(function, owner, given)
-        across = isinstance(comm, SomeRanks) and comm.stride != 1
-        if owner not in self.pieces or (comm.size == 1 and across):
-            return costs.of(comm).price(function, *given)
-        chunked, total = isinstance(given[0], Sequence), Price(0, 0, 0)
-        array = given[0][0] if chunked else given[0]
+            gathers = self.gathers and "gather" in function.__name__
+            share = self.tuned.get((owner, "parameters" if gathers else "gradients"), 1.0)
+            array = Extent(round(len(array) * share), array.dtype)
+            first = [array] if chunked else array
+        if owner not in self.pieces or (comm.size == 1 and stride != 1):
+            return costs.of(comm).price(function, first, *others)
+        total = Price(0, 0, 0)
         for often, count in self.pieces[owner].items():
-            length = -(-len(array) * count // (self.pieces[owner].total() * often))
-            part = Extent(length, array.dtype)
-            ranks = comm.size if across or not chunked else comm.size * often
-            more = self._among(often, comm.stride if isinstance(comm, SomeRanks) else 1, ranks, costs).price(
-                function, [part] if chunked else part, *given[1:])
+            part = Extent(-(-len(array) * count // (self.pieces[owner].total() * often)), array.dtype)
+            ranks = comm.size * often if stride == 1 and chunked else comm.size
+            more = self._among(often, stride, ranks, costs).price(function, [part] if chunked else part, *others)
             total = Price(total.ns + more.ns, total.sent_bytes + more.sent_bytes, total.messages + more.messages)
         return total
-
-    def _tuned(self, function: Callable[..., None], owner: str, given: Any) -> Any:
-        """The arguments of a collective of the tuned part: gradients and published weights have that of gradients."""
-        gathers = self.gathers and "gather" in function.__name__
-        share = self.tuned.get((owner, "parameters" if gathers else "gradients"), 1.0)
-        first, *others = given
-        chunked = isinstance(first, Sequence)
-        array = first[0] if chunked else first
-        part = Extent(round(len(array) * share), array.dtype)
-        return [part] if chunked else part, *others
 
     def _among(self, often: int, stride: int, ranks: int, costs: Costs) -> Costs:
         """The costs among `ranks` ranks, which are `stride` times as far apart as data ranks with so many sharers."""
@@ -148,7 +136,7 @@ class Sharing:
         if key not in self._costs:
             assert self.cluster is not None
             apart = max(stride * self.side_by_side // often, 1)
-            self._costs[key] = Costs(self.cluster.seen_by(apart), ranks, costs.itemsize, costs.all_reduces)
+            self._costs[key] = Costs(self.cluster.seen_by(apart), ranks, costs.itemsize)
         return self._costs[key]
 
 
@@ -158,8 +146,8 @@ def tuned_shares(config: Config, tuning: Tuning) -> dict[tuple[str, Kind], float
         return {}
     shares, precision, last = dict[tuple[str, Kind], float](), config.precision, len(config.in_one_piece.layers) - 1
     whole = precision.state.itemsize * len(config.rule.slots)
-    states = sum(precision.state.itemsize if slot == MASTER else tuning.state_bytes(precision.state.itemsize)
-                 for slot in config.rule.slots)
+    in_8_bits = 1 + 4 / 256 if tuning.states_in_8_bits else precision.state.itemsize
+    states = sum(precision.state.itemsize if slot == MASTER else in_8_bits for slot in config.rule.slots)
     narrow = tuning.frozen_bits / 8 or precision.weights.itemsize
     for unit in config.model.units:
         matrices = [place for place in unit.places if 0 < place.layer < last and place.parameter.decays]

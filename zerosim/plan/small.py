@@ -26,10 +26,10 @@ def plan_fault(config: Config) -> str:
     """The differences between a row's split model and the model in one piece, in words; empty if none were found."""
     if config.directions.places == 1:
         return ""
-    asked, model, task = config.parallel, config.keys, config.in_one_piece.task
+    parallel, model, task = config.parallel, config.keys, config.in_one_piece.task
     few: dict[str, Any] = {
         f"{name}_ranks": min(getattr(config.directions, name), 2) for name in (*Directions().sizes, "pipeline")}
-    few |= {name: getattr(asked, name) for name in KEPT} | {"model_chunks": min(asked.model_chunks, 2)}
+    few |= {name: getattr(parallel, name) for name in KEPT} | {"model_chunks": min(parallel.model_chunks, 2)}
     if not is_python(model.kind):
         return small_fault(smaller(model), Parallel(stages=("ddp",), **few), Task(
             8 if task.tokens else 4, 16 if task.tokens else 4, task.loss, task.tokens))

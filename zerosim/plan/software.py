@@ -24,7 +24,7 @@
     launches      kernels that the host launches in a layer of experts forward and backward while the device waits,
                   because their sizes are the numbers of tokens of each expert, which the host reads first
     once_a_host   whether a token leaves a host once for all experts of another, not once for each
-    beside        the share of the experts' all-to-alls that run beside the computation of another micro-batch
+    overlapped    the share of the experts' all-to-alls that run beside the computation of another micro-batch
     reserve       the memory that the allocator holds beyond live arrays at the peak, as a share of them
 
 PyTorch without a compiler runs one kernel after another. Its own kernels for LayerNorm or GELU are one each; a norm or
@@ -66,13 +66,8 @@ class Software:
     joins_data: bool = False
     launches: tuple[float, float] = (0.0, 0.0)
     once_a_host: bool = False
-    beside: float = 0.0
+    overlapped: float = 0.0
     reserve: float = 0.0
-
-    @property
-    def score_bytes(self) -> float:
-        """Bytes per score of the vocabulary in the loss, beside 2 of the score and 4 of its gradient."""
-        return WHOLE_SCORES if self.loss == "whole" else 0.0
 
     def moved(self, operation: str, way: str, *, multiplies: bool) -> float:
         """The factor on the bytes that an operation reads and writes."""

@@ -1,6 +1,5 @@
 """The timed parts of a rehearsed replica: its second channel, its updates, its wire formats."""
 
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +9,6 @@ from zerosim.autograd.player import FLOAT_BYTES
 from zerosim.collectives.narrow import WireFormat
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator
-from zerosim.core.precisions import Precision
 from zerosim.models.units import Unit
 from zerosim.observe.observed import ObservedObject
 from zerosim.plan.clock import VirtualClock
@@ -19,6 +17,7 @@ from zerosim.plan.sharing import Sharing
 from zerosim.stages.replica import Replica
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
 from zerosim.stages.update import UpdateRule
+from zerosim.verdict.shapes import NoNumbers
 
 
 class TimedChannel(SecondChannel):
@@ -43,8 +42,7 @@ class TimedChannel(SecondChannel):
         return pending.take()
 
 
-@dataclass(eq=False)
-class TimedUpdates:
+class TimedUpdates(NoNumbers):
     """An update rule that leaves weights and state unchanged and takes the time to read and write them.
 
     The first update of a step allocates the buffers of an optimizer step over all parameters, which later updates
@@ -52,51 +50,44 @@ class TimedUpdates:
     allocates nothing on the device.
     """
 
-    rule: UpdateRule
-    clock: VirtualClock
-    costs: Costs
-    sharing: Sharing
-    allocate: Allocator
-    on_host: bool = False
-    replica: Replica | None = None
+    replica: Replica
     """The replica whose updates these are, once it is made."""
-    buffers: Any = None
-    """The buffers, from the first update to the end of the step."""
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.rule.slots
+    def __init__(
+        self, rule: UpdateRule, clock: VirtualClock, costs: Costs, sharing: Sharing, allocate: Allocator, *,
+        on_host: bool,
+    ) -> None:
+        super().__init__(rule)
+        self._clock, self._costs, self._sharing, self._allocate = clock, costs, sharing, allocate
+        self._on_host = on_host
+        self.buffers: Any = None
+        """The buffers, from the first update to the end of the step."""
 
-    @property
-    def precision(self) -> Precision:
-        return self.rule.precision
+    def update(
+        self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, *, out: Any = None, **_: Any
+    ) -> None:
+        self._clock.wait(self._clock.due_ns)
+        cluster, share = self._costs.cluster, self._sharing.share     # states in 8 bits have fused kernels
+        update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
+        if update_bytes and self.buffers is None and not self._on_host:
+            layouts, wide = self.replica.state.layouts, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
+            trained = sum(layouts.of(unit, "optimizer").length * share(unit.name) for unit in self.replica.trained)
+            self.buffers = self._allocate(
+                round(trained * (update_bytes + wide)), np.uint8, kind="buffers", owner="update")
+        arrays = [weights, weights, *state.values(), *state.values(), gradient, *([] if out is None else [out])]
+        self._take(sum(len(array) * array.dtype.itemsize for array in arrays) * share(unit.name))
 
-    def update(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **_: Any) -> None:
-        self._take(unit, weights, gradient, state, [])
-
-    def differences(self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, **named: Any) -> None:
-        self._take(unit, weights, gradient, state, [named["out"]])
+    differences = update
 
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
-        self._take(unit, weights, differences, {}, [])
+        self.update(unit, start, weights, differences, {})
 
     def of_matrices(self, unit: Unit, differences: Any, *, step: int) -> None:
         """Take the time to read and write the differences; a user's products of matrices take longer."""
-        self.clock.compute("update", self.costs.update_ns(2 * differences.nbytes, on_host=self.on_host))
+        self._take(2 * differences.nbytes)
 
-    def _take(self, unit: Unit, weights: Any, gradient: Any, state: Any, written: list[Any]) -> None:
-        self.clock.wait(self.clock.due_ns)
-        cluster = self.costs.cluster     # states in 8 bits have fused kernels
-        update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
-        if update_bytes and self.buffers is None and self.replica is not None and not self.on_host:
-            layouts, wide = self.replica.state.layouts, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
-            trained = sum(layouts.of(unit, "optimizer").length * self.sharing.share(unit.name)
-                          for unit in self.replica.trained)
-            self.buffers = self.allocate(
-                round(trained * (update_bytes + wide)), np.uint8, kind="buffers", owner="update")
-        arrays = [weights, weights, *state.values(), *state.values(), gradient, *written]
-        moved = round(sum(len(array) * array.dtype.itemsize for array in arrays) * self.sharing.share(unit.name))
-        self.clock.compute("update", self.costs.update_ns(moved, on_host=self.on_host))
+    def _take(self, moved_bytes: float) -> None:
+        self._clock.compute("update", self._costs.update_ns(round(moved_bytes), on_host=self._on_host))
 
 
 def timed_wire(wire: WireFormat, clock: VirtualClock, costs: Costs) -> Any:

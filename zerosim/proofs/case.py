@@ -1,14 +1,14 @@
 """One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from zerosim.collectives.kinds import CollectiveKind
 from zerosim.core.sharding import bounds
-from zerosim.core.terms import Blank, Symbol, Term, leaves, symbols
+from zerosim.core.terms import Blank, Sum, Symbol, Term, leaves, symbols
 from zerosim.core.words import joined
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.subject import Subject
@@ -46,13 +46,27 @@ class Case:
         cut = bounds(self.count, self.size)
         return {element: chunk for chunk, edges in enumerate(cut) for element in range(*edges)}
 
+    def places(self, *more: Sequence[Symbol]) -> list[Place]:
+        """Places with expected terms that stand for all: in the final vectors, and in `more`, every sum of a chunk is
+        like that of one of them."""
+        told = {element for sums in (*map(self.last, range(self.size)), *more)
+                for start, stop in bounds(self.count, self.size) for element in firsts(sums, start, stop)}
+        return [place for place in self.expected if place[1] in told]
+
     @cached_property
     def wrong(self) -> list[Place]:
-        """The places whose final value differs from the expected one, in order."""
-        return [
-            (rank, element) for (rank, element), expected in self.expected.items()
-            if Counter(leaves(self.last(rank)[element])) != Counter(expected)
-        ]
+        """Those of `places` whose final value differs from the expected one, in order."""
+        right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
+        wrong = []
+        for rank, element in self.places():
+            symbol, expected = self.last(rank)[element], self.expected[rank, element]
+            if (id(symbol), id(expected)) in right:
+                continue
+            if Counter(leaves(symbol)) == Counter(expected):
+                right.add((id(symbol), id(expected)))
+            else:
+                wrong.append((rank, element))
+        return wrong
 
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""
@@ -60,15 +74,12 @@ class Case:
         vector: Sequence[Symbol] = self.recording.vectors[rank][-1][1] if results is None else results[rank]
         return vector
 
-    def words(self, stretch: range) -> str:
-        """The chunks in a stretch of a vector, in words."""
-        chunks = sorted({self.chunk_of[element] for element in stretch if element in self.chunk_of})
-        return "the whole vector" if len(chunks) == self.size > 1 else listed("chunk", chunks)
-
-    def cargo(self, carried: Sequence[Any]) -> str:
-        """The chunks of the contributions in a message, in words."""
-        elements = {leaf.element for symbol in carried for leaf in terms(symbol)}
-        return listed("chunk", sorted({self.chunk_of[element] for element in elements if element in self.chunk_of}))
+    def words(self, elements: Iterable[int], whole: str = "the whole vector") -> str:
+        """The chunks in which these elements are, in words."""
+        chunks = sorted({self.chunk_of[element] for element in elements if element in self.chunk_of})
+        if whole and len(chunks) == self.size > 1:
+            return whole
+        return f"chunk{'s' * (len(chunks) > 1)} {joined([*map(str, chunks)])}" if chunks else "nothing"
 
 
 def terms(symbol: Any) -> list[Term | Blank]:
@@ -76,14 +87,37 @@ def terms(symbol: Any) -> list[Term | Blank]:
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
 
 
-def listed(what: str, numbers: Sequence[int]) -> str:
+def firsts(sums: Sequence[Symbol], start: int, stop: int) -> Iterator[int]:
+    """The first element of each stretch from `start` to `stop` whose sums are alike.
+
+    >>> list(firsts([*(symbols(0, 4) + symbols(1, 4)), *(symbols(1, 8) + symbols(0, 8))[4:]], 0, 8))
+    [0, 4]
     """
-    >>> listed("chunk", [2]), listed("rank", [0, 1, 3]), listed("chunk", [])
-    ('chunk 2', 'ranks 0, 1 and 3', 'nothing')
-    """
-    return f"{what}{'s' * (len(numbers) > 1)} {joined([*map(str, numbers)])}" if numbers else "nothing"
+    if stop - start > 1 and not alike(sums[start:stop]):
+        middle = (start + stop) // 2
+        yield from firsts(sums, start, middle)
+        yield from firsts(sums, middle, stop)
+    elif stop > start:
+        yield start
 
 
+def alike(sums: Sequence[Any]) -> bool:
+    """Whether consecutive elements have contributions of the same ranks, added in the same order."""
+    pending = [sums]
+    while pending:
+        sums = pending.pop()
+        (kind, *others), first = {*map(type, sums)}, sums[0]
+        if others:
+            return False
+        if kind is Sum:
+            pending += [[symbol.left for symbol in sums], [symbol.right for symbol in sums]]
+        elif kind not in (Term, Blank) or {symbol.rank for symbol in sums} != {first.rank} or [
+                symbol.element for symbol in sums] != [*range(first.element, first.element + len(sums))]:
+            return False
+    return True
+
+
+@lru_cache(maxsize=16)
 def expected_terms(kind: CollectiveKind, size: int, count: int, root: int) -> dict[Place, tuple[Term, ...]]:
     """The terms expected in each place at the end, each once; other places do not matter.
 

@@ -1,7 +1,7 @@
 """Why a collective is wrong: the first message in which its run differs from the algorithm that it resembles.
 
     likeness   the share of messages that two runs have in common, by round, ranks and length
-    life       the messages that carry a contribution; told where a run resembles no algorithm of the table
+    path       the messages that carry a contribution; told where a run resembles no algorithm of the table
 
 A run that ends early is compared up to there. Proofs, grades, drawings and laws use these words.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,12 +59,12 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
     case = proof.case
     if case is None or proof.holds:
         return None
-    if (case.size < TELLING and case.subject.serves(TELLING) and not isinstance(case.recording.failure, StillRunning)
-            and not prove(case.subject, TELLING).holds):
-        count = TELLING if case.count == case.size else 2 * TELLING + 1 if case.count > case.size else case.count
-        root = min(case.root, TELLING - 1)
-        more = Case(case.subject, run(case.subject, TELLING, count, root, case.sends), count, root, case.sends)
-        if type(more.recording.failure) is type(case.recording.failure) and (why := cause(more)):
+    if (case.size < TELLING and case.subject.serves(TELLING) and case.count <= 2 * case.size + 1
+            and not isinstance(case.recording.failure, StillRunning)):
+        proof = prove(case.subject, TELLING)
+        more = None if proof.holds else proof.case
+        if more and (type(more.recording.failure), more.sends) == (type(case.recording.failure), case.sends) and (
+                why := cause(more)):
             return Diagnosis(f"on {TELLING} ranks, {why}", command(more))
     return Diagnosis(cause(case), command(case))
 
@@ -71,12 +72,14 @@ def diagnosis(proof: Proof) -> Diagnosis | None:
 def of_run(subject: Subject, size: int, root: int = 0) -> Diagnosis:
     """The diagnosis of a function that is right on symbols and wrong in its order, its messages or its time."""
     case = Case(subject, run(subject, size, size, root), size, root)
-    return Diagnosis(unlike(case), command(case))
+    return Diagnosis(first_difference(case), command(case))
 
 
 def cause(case: Case) -> str | None:
     """Why a run is wrong, in words; None if its failure says all that is known."""
     failure = case.recording.failure
+    if case.sends == "rendezvous" and failure is None:
+        return "two calls with the same arguments add in two orders: it reads a clock, or what an earlier call left"
     if case.sends == "rendezvous":
         return ("a send may wait for its receiver, and here all of them send first: use comm.exchange, which does both "
                 "at once, or let one rank of each pair receive first")
@@ -85,24 +88,33 @@ def cause(case: Case) -> str | None:
     if (shared := changed_between_calls(case)) is not None:
         return shared
     if failure is None:
-        return misplaced(case) or (life(case) if strays(case) else None) or unlike(case) or like(case) or life(case)
-    return with_itself(case) or unlike(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
+        # There are many right trees: the path of a contribution tells more than the difference from one of them.
+        tree = resembled(case) if case.subject.collective in TREES else None
+        another = tree is not None and bool(by_round(case.recording).keys() - by_round(tree.run).keys())
+        return (in_another_place(case) or (lost_or_doubled(case) if another else None)
+                or first_difference(case) or same_messages(case) or lost_or_doubled(case))
+    return with_itself(case) or first_difference(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
 
 
-def strays(case: Case) -> bool:
-    """Whether a tree has a message that the tree which it resembles has not: there are many right trees, so the way of
-    a contribution tells more than the difference from one of them."""
-    name = resembled(case) if case.count and case.subject.collective in TREES else None
-    return name is not None and bool(posts(case.recording).keys() - posts(
-        ours(name, case.subject.collective, case.size, case.count, case.root)).keys())
+def same_messages(case: Case) -> str | None:
+    """The algorithm whose messages all are the same, and whether they come into memory outside of the vector or, if
+    not, the rank that is wrong without a message."""
+    known = resembled(case)
+    if known is None or known.name == case.subject.name:
+        return None
+    outside = next((m for m in case.messages if m.carried and not m.into), None)
+    if outside is not None and case.subject.manner == "in place":
+        where = f", received outside of the vector{in_line(outside, outside.received_in)}"
+    else:
+        where = "".join(f"; {wrong_by_itself(case, *place)}" for place in case.wrong[:1])
+    return f"its messages are those of {known.name}{where}"
 
 
-def like(case: Case) -> str | None:
-    """The algorithm whose messages all are the same, and whether they come into memory outside of the vector."""
-    name = resembled(case) if case.count else None
-    outside = next((m for m in case.messages if not m.into), None)
-    where = f", received outside of the vector{in_line(outside, outside.received_in)}" if outside else ""
-    return None if name in (None, case.subject.name) else f"its messages are those of {name}{where}"
+def wrong_by_itself(case: Case, rank: int, element: int) -> str:
+    """What a rank does to an element that is wrong there, though all messages are right."""
+    again = doubled(case.last(rank)[element])
+    return (f"rank {rank} adds {again} again, without a message" if again else
+            f"rank {rank} itself fills chunk {case.chunk_of[element]} wrongly")
 
 
 def changed_between_calls(case: Case) -> str | None:
@@ -132,78 +144,87 @@ def with_itself(case: Case) -> str | None:
     waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
              for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank)
     sends = (f"rank {message.source} sends to itself{in_line(message)}"
-             for message in case.recording.unasked if message.source == message.to)
+             for message in case.recording.unreceived if message.source == message.to)
     return next(chain(waits, sends), None)
 
 
 def waiting(case: Case) -> str | None:
     """That all receive first; else the first rank that waits for one while a message from another is on its way to it,
     or for a message that the algorithm which the run resembles does not have."""
-    recording, name = case.recording, resembled(case) if case.count else None
-    if len(recording.awaited) == case.size and not recording.messages and not recording.unasked:
+    recording, known = case.recording, resembled(case)
+    if len(recording.awaited) == case.size and not recording.messages and not recording.unreceived:
         return (f"all ranks receive before any has sent{in_line(None, recording.awaited[0].line)}: use comm.exchange, "
                 "which does both at once, or let one rank of each pair send first")
     for rank, awaited in sorted(case.recording.awaited.items()):
         line = f" in line {awaited.line}" if awaited.line else ""
         waits = f"rank {rank} waits{line} for a message from rank {awaited.source}"
-        sources = {sent.source: sent for sent in case.recording.unasked if sent.to == rank}
+        sources = {sent.source: sent for sent in case.recording.unreceived if sent.to == rank}
         if sources and awaited.source not in sources:
             first = sources[min(sources)]
             return f"{waits}, and the one on its way there is from rank {first.source}{in_line(first)}"
-        if name is None:
-            continue
-        arrived = Counter(message.source for message in case.messages if message.to == rank)
-        whole = ours(name, case.subject.collective, case.size, case.count, case.root)
-        due = Counter(message.source for message in whole.messages if message.to == rank)
-        if arrived[awaited.source] >= due[awaited.source]:
-            return f"{waits}; in {name} it receives {'no more' if arrived[awaited.source] else 'none'} from there"
+        key = (awaited.source, rank)
+        arrived = sum((message.source, message.to) == key for message in case.messages)
+        if known and arrived >= sum((message.source, message.to) == key for message in known.run.messages):
+            return f"{waits}; in {known.name} it receives {'no more' if arrived else 'none'} from there"
     return None
 
 
-def misplaced(case: Case) -> str | None:
-    """The complete chunk that is returned in the place of another; None if the first wrong place is not complete."""
+def in_another_place(case: Case) -> str | None:
+    """The complete chunk, or element, that is returned in the place of another; None if the first wrong one is not
+    complete."""
     if case.subject.manner != "array" or not case.wrong:
         return None
-    rank, element = case.wrong[0]
-    returned = Counter(terms(case.last(rank)[element]))
-    complete = {case.chunk_of[expected[0].element]: Counter(expected) for expected in case.expected.values()}
-    chunk = next((chunk for chunk, contributions in complete.items() if contributions == returned), None)
-    return None if chunk is None else (
-        f"rank {rank} returns chunk {chunk}, complete, where chunk {case.chunk_of[element]} is due")
+    rank, due = case.wrong[0]
+    returned = Counter(terms(case.last(rank)[due]))
+    element = next((at for (_, at), expected in case.expected.items() if at != due and Counter(expected) == returned),
+                   None)
+    if element is None:
+        return None
+    has, wants = (f"{f'element {at} of ' * (case.count > case.size)}chunk {case.chunk_of[at]}" for at in (element, due))
+    return f"rank {rank} returns {has}, complete, where {wants} is due"
 
 
 # The first message that differs.
 
 
-Posts = dict[tuple[int, int, int], Message]
+ByRound = dict[tuple[int, int, int], Message]
 """The messages of a run, by round, source and destination."""
 
 
-def posts(recording: Recording) -> Posts:
-    messages: list[Message] = [*recording.unasked, *recording.messages]
+def by_round(recording: Recording) -> ByRound:
+    messages: list[Message] = [*recording.unreceived, *recording.messages]
     return {(message.round, message.source, message.to): message for message in messages}
 
 
 @cache
-def ours(name: str, collective: str, size: int, count: int, root: int) -> Recording:
+def known_run(name: str, collective: str, size: int, count: int, root: int) -> Recording:
     """The run of an algorithm of the table, or of one of `TREES`."""
     tree = TREES.get(collective, {}).get(name)
     return run(named_subject(name) if tree is None else Subject(name, collective, tree, "in place"), size, count, root)
 
 
-def resembled(case: Case) -> str | None:
+class Known(NamedTuple):
+    """An algorithm of the table, or one of `TREES`, and its run."""
+
+    name: str
+    run: Recording
+
+
+def resembled(case: Case) -> Known | None:
     """The algorithm of the same collective whose run is most like this one; first those that keep the declarations.
 
     A message that goes another way is like that of an algorithm that keeps a declared order or declared rounds.
     """
-    kind, sent = case.subject.collective, posts(case.recording)
+    kind, sent = case.subject.collective, by_round(case.recording)
+    if not case.count:
+        return None
     rows = [f"{row.name}.{kind}" for row in ALGORITHMS.values()
             if row.collective == kind and row.serves(case.size) and not row.per_host
             and (case.size <= SMALL or row.name in ("ring", "tree"))] + [*TREES.get(kind, {})]
     rows.sort(key=lambda name: name.startswith("naive"))
 
     def likeness(name: str, directed: bool) -> float:
-        expected = posts(ours(name, kind, case.size, case.count, case.root))
+        expected = by_round(known_run(name, kind, case.size, case.count, case.root))
         if not directed:
             has, wants = {key[:2] for key in sent}, {key[:2] for key in expected}
             return len(has & wants) / (len(has | wants) or 1)
@@ -211,7 +232,7 @@ def resembled(case: Case) -> str | None:
         return alike / (len(sent.keys() | expected.keys()) or 1)
 
     def keeps(declared: Algorithm, name: str) -> bool:
-        rounds = ours(name, kind, case.size, case.size, case.root).rounds
+        rounds = known_run(name, kind, case.size, case.size, case.root).rounds
         return (declared.order is None or (name in ALGORITHMS and ALGORITHMS[name].order is declared.order)) and (
             declared.rounds is None or rounds <= declared.rounds(case.size))
 
@@ -221,33 +242,32 @@ def resembled(case: Case) -> str | None:
     for names, directed in ((keeping, True), (certain, False), (rows, True)):
         best = max(names, key=lambda name: likeness(name, directed), default=None)
         if best is not None and likeness(best, directed) >= ALIKE:
-            return best
+            return Known(best, known_run(best, kind, case.size, case.count, case.root))
     return None
 
 
-def unlike(case: Case) -> str | None:
+def first_difference(case: Case) -> str | None:
     """The first message that differs from those of the algorithm that the run resembles; None if there is none."""
-    name, failure = resembled(case), case.recording.failure
-    if name is None or not case.count:
+    known, failure = resembled(case), case.recording.failure
+    if known is None:
         return None
-    collective = case.subject.collective
-    sent, expected = posts(case.recording), posts(ours(name, collective, case.size, case.count, case.root))
+    sent, expected = by_round(case.recording), by_round(known.run)
     ended_early = failure is not None and not isinstance(failure, Deadlock)
     for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()):
-        if (difference := differing(case, sent, expected, key, name)) is not None:
-            return f"in round {key[0]} rank {key[1]} {difference}"
+        if (words := difference(case, sent, expected, key, known.name)) is not None:
+            return f"in round {key[0]} rank {key[1]} {words}"
     return None
 
 
-def differing(case: Case, sent: Posts, expected: Posts, key: tuple[int, int, int], name: str) -> str | None:
+def difference(case: Case, sent: ByRound, expected: ByRound, key: tuple[int, int, int], name: str) -> str | None:
     """The difference of one message, with its line in the examined file."""
     has = sent.get(key) or elsewhere(sent, expected, key)
     wants = expected.get(key) or elsewhere(expected, sent, key)
     if has is not None and wants is not None and has.to != wants.to:
-        return (f"sends {cargo(case, has)} to rank {has.to}, where {name} sends {cargo(case, wants)} to rank {wants.to}"
-                f"{in_line(has)}")
+        return (f"sends {contents(case, has)} to rank {has.to}, where {name} sends {contents(case, wants)} to rank "
+                f"{wants.to}{in_line(has)}")
     if has is None or wants is None or [*map(commuted, has.carried)] != [*map(commuted, wants.carried)]:
-        return f"sends {cargo(case, has)} to rank {key[2]}, where {name} sends {cargo(case, wants)}{in_line(has)}"
+        return f"sends {contents(case, has)} to rank {key[2]}, where {name} sends {contents(case, wants)}{in_line(has)}"
     if not has.into or not wants.into:
         return None
     difference = ""
@@ -257,12 +277,12 @@ def differing(case: Case, sent: Posts, expected: Posts, key: tuple[int, int, int
         place = case.words(has.into).removeprefix("the ")
         difference = f"whose {place} is then {has.landed[0]}; with {name} it is {wants.landed[0]}"
     line = in_line(has, has.received_in)
-    return f"sends {cargo(case, has)} to rank {key[2]}, {difference}{line}" if difference else None
+    return f"sends {contents(case, has)} to rank {key[2]}, {difference}{line}" if difference else None
 
 
-def elsewhere(posts: Posts, others: Posts, key: tuple[int, int, int]) -> Message | None:
+def elsewhere(messages: ByRound, others: ByRound, key: tuple[int, int, int]) -> Message | None:
     """The message that a rank sends in the same round to another rank, if the other run has none there."""
-    return next((posts[other] for other in sorted(posts) if other[:2] == key[:2] and other not in others), None)
+    return next((messages[other] for other in sorted(messages) if other[:2] == key[:2] and other not in others), None)
 
 
 def in_line(message: Message | None, line: int = 0) -> str:
@@ -271,36 +291,37 @@ def in_line(message: Message | None, line: int = 0) -> str:
     return f" (line {line})" if line else ""
 
 
-def cargo(case: Case, message: Message | None) -> str:
+def contents(case: Case, message: Message | None) -> str:
     """The chunks in a message and the first symbol, in words."""
     if message is None:
         return "nothing"
-    chunks = case.words(message.outgoing) if message.outgoing else case.cargo(message.carried)
+    elements = [leaf.element for symbol in message.carried for leaf in terms(symbol)]
+    chunks = case.words(message.outgoing) if message.outgoing else case.words(elements, whole="")
     return f"{chunks} as {message.carried[0]}" if message.carried else "an empty message"
 
 
 # The life of a contribution.
 
 
-def life(case: Case) -> str | None:
+def lost_or_doubled(case: Case) -> str | None:
     """Where the first contribution that is missing or doubled was lost or added again."""
     for message in case.messages:
         for symbol in (*message.carried, *message.landed):
-            if again := twice(symbol):
+            if again := doubled(symbol):
                 event = f"sent by rank {message.source}" if symbol in message.carried else f"added on rank {message.to}"
                 return f"in round {message.round} {symbol} is {event}, and contains {again} twice{in_line(message)}"
     for rank, element in case.wrong:
         symbol = case.last(rank)[element]
-        if again := twice(symbol):
-            return f"rank {rank} adds {again} again, without a message"
+        if doubled(symbol):
+            return wrong_by_itself(case, rank, element)
         for term in case.expected[rank, element]:
             if term not in set(terms(symbol)):
                 where = f"{term} of chunk {case.chunk_of[element]} is missing on rank {rank}"
-                return f"{where}: {' '.join(filter(None, way(case, term)))}"
+                return f"{where}: {' '.join(filter(None, path(case, term)))}"
     return None
 
 
-def way(case: Case, term: Term) -> Iterator[str]:
+def path(case: Case, term: Term) -> Iterator[str]:
     """The messages that carry a contribution, and what the last rank with it sends."""
     carrying = [m for m in case.messages if any(term in terms(symbol) for symbol in m.carried)]
     holder = carrying[-1].to if carrying else term.rank
@@ -317,10 +338,10 @@ def way(case: Case, term: Term) -> Iterator[str]:
     sent = [m for m in case.messages if m.source == holder
             and any(leaf.element == term.element for symbol in m.carried for leaf in terms(symbol))]
     if sent:
-        yield f"and rank {holder} sends {cargo(case, sent[-1])} in round {sent[-1].round}{in_line(sent[-1])}"
+        yield f"and rank {holder} sends {contents(case, sent[-1])} in round {sent[-1].round}{in_line(sent[-1])}"
 
 
-def twice(symbol: object) -> str:
+def doubled(symbol: object) -> str:
     """The contributions that are in a symbol more than once."""
     return ", ".join(str(leaf) for leaf, times in Counter(terms(symbol)).items() if times > 1)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-State = Literal["holds", "does not hold", "not tried", "not yet written"]
+ClaimState = Literal["holds", "does not hold", "not tried", "not yet written"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CheckedClaim:
     """A claim with its state, and the complaint if it does not hold."""
 
     says: str
-    state: State
+    state: ClaimState
     complaint: str | None = None
 
 
@@ -40,9 +40,9 @@ class CheckedPart:
         return self.state == "holds"
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClaimState:
         states = {claim.state for claim in self.claims}
-        worst: tuple[State, ...] = ("not yet written", "does not hold")
+        worst: tuple[ClaimState, ...] = ("not yet written", "does not hold")
         return next((state for state in worst if state in states), "holds")
 
     @property
@@ -55,7 +55,7 @@ def tried(name: str, claims: Iterable[Claim]) -> CheckedPart:
 
     A part that raises `NotImplementedError` is not yet written, and nor is any later claim tried.
     """
-    checked, untried = list[CheckedClaim](), cast("State | None", None)
+    checked, untried = list[CheckedClaim](), cast("ClaimState | None", None)
     for claim in claims:
         complaint = None
         try:

@@ -21,16 +21,12 @@ def clock_moved(function: Callable[..., Any], seconds: int) -> Iterator[None]:
     >>> 50 < later - time.time() < 70
     True
     """
-    moved: dict[Callable[[], Any], Callable[[], Any]] = {}
+    moved: dict[int, Callable[[], Any]] = {}
     for name in CLOCKS:
         for clock, by in ((getattr(time, name), seconds), (getattr(time, f"{name}_ns"), seconds * 10**9)):
-            moved[clock] = partial(lambda clock, by: clock() + by, clock, by)
+            moved[id(clock)] = partial(lambda clock, by: clock() + by, clock, by)
     with ExitStack() as patches:
         for names in (vars(time), getattr(function, "__globals__", {})) if seconds else ():
-            clocks = {name: moved[value] for name, value in names.items() if callable(value) and is_in(moved, value)}
+            clocks = {name: moved[id(value)] for name, value in names.items() if id(value) in moved}
             patches.enter_context(patch.dict(names, clocks))
         yield
-
-
-def is_in(moved: dict[Callable[[], Any], Callable[[], Any]], value: Callable[..., Any]) -> bool:
-    return any(value is clock for clock in moved)

@@ -33,7 +33,7 @@ from zerosim.core.terms import Blank, Term, leaves
 from zerosim.models.parameters import Parameter
 from zerosim.models.units import Model, Unit
 from zerosim.observe.observed import Observed, observed
-from zerosim.observe.record import Message, Recorder, Recording
+from zerosim.observe.record import Message, MessageRecorder, Recording
 from zerosim.stages.replica import Batch, GradientReduction
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
@@ -272,7 +272,7 @@ class Event:
     before: dict[int, Held] = field(default_factory=dict)
 
 
-class StepRecorder(Recorder):
+class StepRecorder(MessageRecorder):
     """One rank's part of a step: each of its events is a recording of its own, shared by all ranks."""
 
     def __init__(self, rank: int, memory: Memory, events: list[Event]) -> None:

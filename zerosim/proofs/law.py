@@ -10,7 +10,7 @@ so all ranks come to the same end without a leader.
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypedDict, Unpack
 
@@ -20,22 +20,18 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from zerosim.collectives import ALGORITHMS
-from zerosim.core.allocation import Array
-from zerosim.core.comm import Communicator
-from zerosim.core.errors import CollectiveError, Deadlock, UsageError
+from zerosim.core.errors import Deadlock, UsageError
 from zerosim.core.orders import AddingOrder
-from zerosim.core.sharding import Chunks
 from zerosim.core.terms import Sum, Term, commuted, leaves
-from zerosim.observe.observed import Observed
-from zerosim.observe.traffic import Traffic
 from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
-from zerosim.proofs.example import Example
-from zerosim.proofs.proof import prove
+from zerosim.proofs.ended import raised
+from zerosim.proofs.example import Example, SeenRun, seen_run
+from zerosim.proofs.proof import LIMIT_SECONDS, WHOLE_BUCKETS, prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
-from zerosim.proofs.values import DTYPES, FLOATS, same_numbers
+from zerosim.proofs.values import DTYPES, FLOATS, in_turn, same_numbers
 from zerosim.worlds.local import spawn
 from zerosim.worlds.mpi_communicator import MpiCommunicator
 from zerosim.worlds.objects import broadcast_object, gather_objects
@@ -59,23 +55,6 @@ class Failed(Exception):
 
 class Stranded(BaseException):
     """A rank failed under MPI: messages may be left over, so no further example can be tried."""
-
-
-@dataclass(frozen=True)
-class SeenRun:
-    """One rank's result, the messages that it sent and received, and its argument before and after the call.
-
-    `kept` is the returned array before and after a second call, if there was one.
-    """
-
-    result: Any
-    sent_bytes: int
-    messages: int
-    received: int
-    given: tuple[Array, Array] | None
-    kept: tuple[Array, Array] | None = None
-    shares: bool = False
-    """Whether the returned array shares memory with the argument."""
 
 
 class Keywords(TypedDict, total=False):
@@ -115,14 +94,15 @@ class Examined:
         with np.errstate(all="ignore"), clock_moved(inspect.unwrap(self.subject.function), x.later_seconds):
             if self.comm is None:
                 try:
-                    return spawn(lambda comm: self.observed(comm, x), x.size, seed=x.seed, sends=x.sends)
+                    return spawn(lambda comm: seen_run(self.subject, comm, x), x.size, seed=x.seed, sends=x.sends,
+                                 limit_seconds=LIMIT_SECONDS)
                 except Exception as error:
-                    raise Failed(failure_line(error)) from error
+                    raise Failed(raised(error, self.subject.file)) from error
             try:
-                outcome: Any = self.observed(channel(self.comm), x)
+                outcome: Any = seen_run(self.subject, channel(self.comm), x)
             except Exception as error:
                 where = "" if isinstance(error, Deadlock) else f" (raised on rank {self.comm.rank} of {self.comm.size})"
-                outcome = Failed(failure_line(error) + where)
+                outcome = Failed(raised(error, self.subject.file) + where)
         outcomes = broadcast_object(self.comm, gather_objects(self.comm, outcome))
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
         if not failures and (lost := sum(outcome.messages - outcome.received for outcome in outcomes)):
@@ -131,32 +111,6 @@ class Examined:
             channel.cache_clear()
             raise next((failure for failure in failures if "waited" not in str(failure)), failures[0])
         return list(outcomes)
-
-    def observed(self, comm: Communicator, x: Example) -> SeenRun:
-        """One rank's run."""
-        subject, traffic = self.subject, Traffic()
-        given, kept, shares = list[tuple[Array, Array]](), list[tuple[Array, Array]](), list[bool]()
-
-        def watched(comm: Communicator, argument: Any, *rest: Any) -> Any:
-            whole = argument.flat if isinstance(argument, Chunks) else argument
-            before = whole.copy()
-            returned = subject.function(comm, argument, *rest)
-            given.append((before, whole.copy()))
-            shares.append(isinstance(returned, np.ndarray) and bool(np.shares_memory(returned, whole)))
-            if x.calls_again:
-                first = returned.copy() if isinstance(returned, np.ndarray) else returned
-                subject.function(comm, np.zeros_like(argument), *rest)
-                if first is not None:
-                    kept.append((first, returned.copy()))
-            return returned
-
-        vector = x.vectors[comm.rank].copy()
-        reduction = [x.reduce] if subject.takes_reduction else []
-        replace(subject, function=watched)(Observed(comm, traffic), vector, x.root, *reduction)
-        left = subject.kind.left(vector, comm.rank, comm.size, x.root)
-        return SeenRun(
-            None if left is None else left.copy(), traffic.sent_bytes, traffic.messages, traffic.received_messages,
-            given[0] if subject.keeps_argument else None, kept[0] if kept else None, shares[0])
 
     def __call__(self, x: Example) -> list[Any]:
         """The result of each rank, None for a rank without one."""
@@ -167,13 +121,6 @@ class Examined:
 def channel(comm: MpiCommunicator) -> MpiCommunicator:
     """The channel that examined functions use; all ranks make it together."""
     return comm.channel(PATIENCE_SECONDS)
-
-
-def failure_line(error: Exception) -> str:
-    """The message of an exception, and the rank that raised it, in one line."""
-    if isinstance(error, Deadlock | CollectiveError):
-        return str(error)
-    return f"{type(error).__name__}: {error} {' '.join(getattr(error, '__notes__', []))}".strip()
 
 
 Sides = tuple[Sequence[Any], Sequence[Any]]
@@ -228,40 +175,38 @@ class Law:
                     raise Stranded from broken.__cause__
                 raise
 
+        subject, comm = examined.subject, examined.comm
+        drawn = strategies.examples(
+            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
+            values=[kind for kind in self.values if comm is None or kind != "symbols"], even=subject.even,
+            rooted=subject.kind.rooted,
+            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
         controlled = settings(
             max_examples=examples, deadline=None, database=None, derandomize=True, report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
         )
         try:
-            controlled(given(self.examples(examined))(attempt))()
+            controlled(given(drawn)(attempt))()
             for x in self.sure_examples(examined):
                 attempt(x)
         except (LawBroken, Stranded) as broken:
             smallest, x = found[-1], found[-1].example
-            proof = prove(examined.subject, x.size)
-            lines = str(diagnosis(proof) or of_run(examined.subject, x.size, x.root)).splitlines()
+            proof = prove(subject, x.size)
+            lines = str(diagnosis(proof) or of_run(subject, x.size, x.root)).splitlines()
             raise LawBroken("\n  ".join([str(smallest), *lines]), x) from broken.__cause__
         except Flaky:
             raise LawBroken(f"{found[-1]}\n  but not when repeated: does it read uninitialized memory?",
                             found[-1].example) from None
 
-    def examples(self, examined: Examined) -> st.SearchStrategy[Example]:
-        """The strategy for examples of this law."""
-        subject, comm = examined.subject, examined.comm
-        values = [kind for kind in self.values if comm is None or kind != "symbols"]
-        return strategies.examples(
-            ranks=strategies.rank_counts().filter(subject.serves) if comm is None else st.just(comm.size),
-            values=values, even=subject.even, rooted=subject.kind.rooted,
-            reduction=strategies.reductions() if self.reductions and subject.takes_reduction else None)
-
     def sure_examples(self, examined: Examined) -> Iterator[Example]:
-        """An example of every kind of values in every dtype, none of which is left to chance."""
+        """An example of every kind of values in every dtype, and a long one, none of which is left to chance."""
         subject, comm = examined.subject, examined.comm
         sizes = [comm.size] if comm else [size for size in (3, 2, 4, 1) if subject.serves(size)][:1]
         for size in sizes:
             for kind in self.values if len(self.values) > 1 else ():
                 for dtype in () if kind == "symbols" else DTYPES.get(kind, FLOATS):
-                    yield Example(strategies.in_turn(size, 8 * size, dtype, kind))
+                    yield Example(in_turn(size, 8 * size, dtype, kind))
+            yield Example(in_turn(size, WHOLE_BUCKETS * size, "float64", self.values[-1]))
 
     def judge(self, examined: Examined, x: Example) -> None:
         """Raise `LawBroken` unless both sides are equal."""
@@ -285,7 +230,8 @@ class Law:
             line = f"  rank {rank} starts with {shown(subject.kind.brought(x.vectors[rank], rank, x.size, x.root))}"
             if have:
                 line += f", has {shown(have[rank])}"
-                line += "" if same(have[rank], expected[rank], payloads) else f", expected {shown(expected[rank])}"
+                if not same(have[rank], expected[rank], payloads):
+                    line += f", expected {shown(expected[rank])}{unshown(have[rank], expected[rank], payloads)}"
             lines.append(line)
         return "\n".join(lines)
 
@@ -333,6 +279,15 @@ def shown(side: Any) -> str:
         return str(side)
     more = f", … {side.size - SHOWN_ELEMENTS} more" if side.size > SHOWN_ELEMENTS else ""
     return f"[{', '.join(map(str, side[:SHOWN_ELEMENTS].tolist()))}{more}]"
+
+
+def unshown(have: Any, expected: Any, payloads: bool) -> str:
+    """The first element that differs, in words, if `shown` leaves it out."""
+    if not (isinstance(have, np.ndarray) and isinstance(expected, np.ndarray) and have.shape == expected.shape):
+        return ""
+    apart = (at for at in range(have.size) if not same(have[at : at + 1], expected[at : at + 1], payloads))
+    at = next(apart, 0)
+    return f" (first in element {at}: {have[at]}, expected {expected[at]})" if at >= SHOWN_ELEMENTS else ""
 
 
 def law(

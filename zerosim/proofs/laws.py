@@ -15,7 +15,6 @@ import numpy as np
 
 from zerosim.collectives.kinds import COLLECTIVE_KINDS, COLLECTIVES, CollectiveKind, of_everyone
 from zerosim.core.comm import Communicator
-from zerosim.core.orders import AddingOrder
 from zerosim.core.sharding import bounds, split
 from zerosim.proofs import strategies
 from zerosim.proofs.clock import LATER_SECONDS
@@ -151,15 +150,15 @@ def results_have_memory_of_their_own(examined: Examined, x: Example) -> Sides:
 def adds_in_the_declared_order(examined: Examined, x: Example) -> Sides:
     """every chunk is added in the declared order"""
     assert examined.order is not None
-    return examined(x), added(examined, x, examined.order)
+    return examined(x), x.due(examined.subject.kind, examined.order)
 
 
 @law(*those(lambda kind: kind.reducing), values=("random", "wide"))
 def adds_within_the_rounding_of_any_order(examined: Examined, x: Example) -> Sides:
     """every sum is the exact one, within the rounding of any order of addition"""
     results, rounding = examined(x), rounding_of(x.vectors[0].dtype.name)
-    exact = added(examined, x.but([vector.astype(float) for vector in x.vectors]), exact_sum)
-    sizes = added(examined, x.but([np.abs(vector.astype(float)) for vector in x.vectors]), exact_sum)
+    wide, kind = [vector.astype(float) for vector in x.vectors], examined.subject.kind
+    exact, sizes = (x.but(vectors).due(kind, exact_sum) for vectors in (wide, [*map(np.abs, wide)]))
     return results, [None if have is None else np.where(
         np.abs(have.astype(float) - due) <= x.size * rounding * size, have, due.astype(have.dtype))
         for have, due, size in zip(results, exact, sizes, strict=True)]
@@ -238,17 +237,6 @@ def ours(x: Example, *algorithms: str) -> list[Any]:
 
     with np.errstate(all="ignore"):
         return spawn(program, x.size, seed=x.seed)
-
-
-def added(examined: Examined, x: Example, order: AddingOrder) -> list[Any]:
-    """The result due of each rank, whose chunks are added by `order`."""
-    kind, results = examined.subject.kind, list[Any]()
-    for rank, vector in enumerate(map(np.empty_like, x.vectors)):
-        for chunk in kind.filled(rank, x.size, x.root):
-            contributions = kind.contributions(x.vectors, rank, chunk, x.root)
-            split(vector, x.size)[chunk][...] = order(contributions, chunk)
-        results.append(kind.left(vector, rank, x.size, x.root))
-    return results
 
 
 def exact_sum(contributions: Sequence[Any], chunk: int) -> Any:

@@ -5,17 +5,19 @@ It is tried on every dtype, on `SIZES` ranks, on a short vector and on a long on
 without a declaration, and for maximum and minimum, elements are of those kinds whose sums are the same in every order.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.comm import Communicator
-from zerosim.core.sharding import Chunks, split
+from zerosim.core.words import plural
+from zerosim.proofs.ended import endless_loop, raised
+from zerosim.proofs.example import Example, seen_run
+from zerosim.proofs.proof import LIMIT_SECONDS
 from zerosim.proofs.subject import Subject
-from zerosim.proofs.values import DTYPES, FLOATS, ONE_SUM, WIDE, alphabet, same_numbers
+from zerosim.proofs.values import DTYPES, FLOATS, ONE_SUM, WIDE, in_turn, same_numbers
 from zerosim.worlds.local import spawn
 
 SIZES = (1, 2, 3, 5, 8)
@@ -24,88 +26,49 @@ LONG = 1031
 REDUCTIONS = (np.add, np.maximum, np.minimum)
 
 
-def wrong_on_numbers(examined: Subject, sizes: Sequence[int]) -> str | None:
+def wrong_on_numbers(subject: Subject, sizes: Sequence[int]) -> str | None:
     """The first element that is not as due, or the first result that is its argument's memory, in words."""
-    reductions = REDUCTIONS if examined.takes_reduction else (np.add,)
+    reductions = REDUCTIONS if subject.takes_reduction else (np.add,)
     for size in [size for size in SIZES if size in sizes]:
-        for count in (2 * size if examined.even else 2 * size + 1, LONG // size * size if examined.even else LONG):
-            for dtype in dict.fromkeys((*FLOATS, *WIDE)):
-                for reduce in reductions:
-                    if words := Trial(examined, size, count, dtype, reduce).difference():
-                        named = "" if reduce is np.add else f" with reduce=np.{reduce.__name__}"
-                        return f"on {size} ranks, {count} × {dtype}{named}: {words}"
+        lengths = (2 * size, LONG // size * size) if subject.even else (2 * size + 1, LONG)
+        for count, dtype, operation in product(lengths, dict.fromkeys((*FLOATS, *WIDE)), reductions):
+            row = subject.declared
+            order = row.order if row is not None and operation is np.add else None
+            ordered = order is not None or not subject.kind.reducing
+            kinds = (*ONE_SUM, "cancelling", "random", "special") if ordered else ONE_SUM
+            x = Example(mixed(size, count, dtype, kinds), reduce=operation)
+            with np.errstate(all="ignore"):
+                if words := difference(subject, x, x.due(subject.kind, order)):
+                    named = "" if operation is np.add else f" with reduce=np.{operation.__name__}"
+                    return f"on {plural(size, 'rank')}, {count} × {dtype}{named}: {words}"
     return None
 
 
-@dataclass
-class Trial:
-    """One call on all ranks."""
+def mixed(size: int, count: int, dtype: str, kinds: Sequence[str]) -> tuple[Array, ...]:
+    """A vector for each rank, whose elements are of all kinds of this dtype in turn: those of an element are of one."""
+    kinds = [kind for kind in kinds if dtype in DTYPES.get(kind, FLOATS)]
+    vectors = np.empty((size, count), dtype)
+    for number, kind in enumerate(kinds):
+        vectors[:, number :: len(kinds)] = in_turn(size, len(range(number, count, len(kinds))), dtype, kind)
+    return tuple(vectors)
 
-    examined: Subject
-    size: int
-    count: int
-    dtype: str
-    reduce: Any
-    complaints: list[str] = field(default_factory=list)
 
-    @property
-    def order(self) -> Callable[[Sequence[Array], int], Array] | None:
-        """The declared order, if it is one of this reduction."""
-        row = self.examined.declared
-        return row.order if row is not None and self.reduce is np.add else None
-
-    def vectors(self) -> list[Array]:
-        """A vector for each rank, whose elements are of all kinds in turn: those of an element are of one."""
-        one_sum = self.examined.kind.reducing and self.order is None
-        kinds = [kind for kind in (*ONE_SUM, *(() if one_sum else ("cancelling", "random", "special")))
-                 if self.dtype in DTYPES.get(kind, FLOATS)]
-        rank, element = np.ogrid[: self.size, : self.count]
-        vectors = np.empty((self.size, self.count), self.dtype)
-        for number, kind in enumerate(kinds):
-            table = alphabet(kind, self.dtype)
-            drawn = table[(37 * rank + 11 * (element // len(kinds)) + 5 * rank * element) % len(table)]
-            vectors[:, number :: len(kinds)] = drawn[:, number :: len(kinds)]
-        return list(vectors)
-
-    def difference(self) -> str | None:
-        vectors, kind = self.vectors(), self.examined.kind
-
-        def program(comm: Communicator) -> Array:
-            vector = vectors[comm.rank].copy()
-            examined = replace(self.examined, function=self.watched)
-            examined(comm, vector, 0, *[self.reduce] * self.examined.takes_reduction)
-            return vector
-
-        with np.errstate(all="ignore"):
-            held = spawn(program, self.size)
-            for rank in range(self.size):
-                for chunk in kind.filled(rank, self.size, 0):
-                    due, have = self.due(vectors, rank, chunk), split(held[rank], self.size)[chunk]
-                    if not same_numbers(have, due, payloads=not kind.reducing):
-                        wrong = [not same_numbers(have[at : at + 1], due[at : at + 1], payloads=not kind.reducing)
-                                 for at in range(len(due))].index(True)
-                        ours, theirs = str(have[wrong]), str(due[wrong])
-                        return (f"rank {rank} has {ours} in element {wrong} of chunk {chunk}; expected {theirs}"
-                                f"{' with other bits' * (ours == theirs)}")
-        return next(iter(self.complaints), None)
-
-    def due(self, vectors: Sequence[Array], rank: int, chunk: int) -> Array:
-        """A chunk of a rank's result."""
-        total: Array
-        total, *others = contributions = self.examined.kind.contributions(vectors, rank, chunk, 0)
-        if self.order is not None and others:
-            return self.order(contributions, chunk)
-        for other in others:
-            total = self.reduce(total, other)
-        return total
-
-    def watched(self, comm: Communicator, argument: Any, *rest: Any) -> Any:
-        """The function, and a complaint about an argument that it changes or returns."""
-        given = argument.flat if isinstance(argument, Chunks) else argument
-        before = given.copy()
-        returned = self.examined.function(comm, argument, *rest)
-        if self.examined.keeps_argument and not same_numbers(given, before, payloads=True):
-            self.complaints.append(f"its argument is changed on rank {comm.rank}")
-        if isinstance(returned, np.ndarray) and returned.size and np.shares_memory(returned, given):
-            self.complaints.append(f"the result on rank {comm.rank} is the memory of its argument; return a copy")
-        return returned
+def difference(subject: Subject, x: Example, due: Sequence[Any]) -> str | None:
+    """The exception, the first element of a rank's result that is not as due, or what is wrong with its argument."""
+    payloads = not subject.kind.reducing
+    try:
+        runs = spawn(lambda comm: seen_run(subject, comm, x), x.size, limit_seconds=LIMIT_SECONDS)
+    except Exception as error:
+        return endless_loop(error, subject.file) or raised(error, subject.file)
+    for rank, (run, wanted) in enumerate(zip(runs, due, strict=True)):
+        for at in range(0 if wanted is None or same_numbers(run.result, wanted, payloads=payloads) else len(wanted)):
+            if not same_numbers(run.result[at : at + 1], wanted[at : at + 1], payloads=payloads):
+                ours, theirs = str(run.result[at]), str(wanted[at])
+                return (f"rank {rank} has {ours} in element {at} of its result; expected {theirs}"
+                        f"{' with other bits' * (ours == theirs)}")
+    for rank, run in enumerate(runs):
+        if run.given and not same_numbers(*run.given, payloads=True):
+            return f"its argument is changed on rank {rank}"
+        if run.shares:
+            return f"the result on rank {rank} is the memory of its argument; return a copy"
+    return None

@@ -24,6 +24,7 @@ from zerosim.collectives.own import SERVING
 from zerosim.core.errors import UsageError, ZerosimError
 from zerosim.core.parts import Named
 from zerosim.core.parts.signature import as_source
+from zerosim.core.words import plural
 from zerosim.models.units import Model, ModelKind, Task
 from zerosim.models.users_model import as_model, check_layers
 from zerosim.observe.process import FRAMES, STEP_BYTES, made_by, traced
@@ -44,7 +45,6 @@ from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
-from zerosim.verdict.diagnosis import Divergence, place_in_words
 from zerosim.verdict.judged_run import run_locally
 from zerosim.verdict.outcome import RowOutcome
 
@@ -140,7 +140,7 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
             raise failure
         if proof.faults:
             before = f"right on {', '.join(map(str, sizes[:number]))}, but " if number else ""
-            return f"{before}on {size} ranks: {proof.faults[0].what}\n{diagnosis(proof)}"
+            return f"{before}on {plural(size, 'rank')}: {proof.faults[0].what}\n{diagnosis(proof)}"
     return None
 
 
@@ -149,17 +149,17 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
 TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
     ("it trains to the bits of one process, sends the bytes of the formulas, and has their memory in arrays of "
      "zerosim's allocator", {}),
-    ("also where each micro-batch is reduced by itself", {"parallel": {"accumulation": "micro_batch"}}),
-    ("also where the ranks do not divide the layers",
-     {"ranks": 3, "model": ModelKeys(hidden=(5, 4), activation="tanh")}),
-    ("also with clipped gradients, in 16 bits", {"ranks": 2, "train": {"precision": "fp16", "clip_norm": 0.05}}),
+    ("also where each micro-batch is reduced by itself", {"accumulation": "micro_batch"}),
+    ("also where the ranks do not divide the layers", {"ranks": 3, "hidden": (5, 4)}),
+    ("also with clipped gradients, in 16 bits", {"ranks": 2, "precision": "fp16", "clip_norm": 0.05}),
 )
 """The small trainings of a stage, and what they differ in."""
 
 
 def stage_claims(name: str, part: Stage) -> list[Claim]:
     trials = [Claim(says, partial(training_fault, name, part, **changes), first=number == 0)
-              for number, (says, changes) in enumerate(TRIALS) if "parallel" not in changes or part.may_reduce_parts]
+              for number, (says, changes) in enumerate(TRIALS)
+              if "accumulation" not in changes or part.may_reduce_parts]
     return [*trials, Claim(
         "what its file allocates by itself does not outlive a step", partial(outlives, name, part))]
 
@@ -174,7 +174,7 @@ def outlives(name: str, part: Stage) -> str | None:
             lines.append(made_by(file))
         return loss
 
-    scenario = stage_scenario(Named(name, replace(part, step=watched), ""), 2, ModelKeys(hidden=(64, 64)), steps=steps)
+    scenario = stage_scenario(Named(name, replace(part, step=watched), ""), 2, (64, 64), steps=steps)
     with traced(FRAMES):
         run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS)
     (line, kept), = min(lines, key=Counter.total).most_common(1) or [(0, 0)]
@@ -183,13 +183,14 @@ def outlives(name: str, part: Stage) -> str | None:
 
 
 def stage_scenario(
-    stage: Any, ranks: int, model: ModelKeys, parallel: dict[str, Any] | None = None, *, steps: int = 2, **train: Any
+    stage: Any, ranks: int = 4, hidden: tuple[int, ...] = (7,), *, accumulation: Any = "layered", steps: int = 2,
+    **train: Any,
 ) -> Scenario:
     """A small training by a stage."""
     return Scenario(
-        world=WorldKeys(ranks), model=model, check=Check(reference=True),
+        world=WorldKeys(ranks), model=ModelKeys(hidden=hidden, activation="tanh"), check=Check(reference=True),
         train=Train(steps=steps, micro_batch=2, micro_batches=2 * ranks, learning_rate=0.01, **train),
-        parallel=Parallel(**{"stages": (stage,), "accumulation": "layered", **(parallel or {})}))
+        parallel=Parallel(stages=(stage,), accumulation=accumulation))
 
 
 RANDOM = np.random.default_rng(0)
@@ -197,21 +198,24 @@ SAMPLES_OF_A_STAGE = Dataset(
     RANDOM.standard_normal((24, 3)).astype(np.float32), RANDOM.integers(0, 2, 24), None, None, 2)
 
 
-def training_fault(
-    name: str, part: Stage, ranks: int = 4, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
-    parallel: dict[str, Any] | None = None,
-) -> str | None:
+def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> str | None:
     """The first failed check of a small training, and the first call that differs from the shipped stage's."""
     def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
         step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
-        keys = model or ModelKeys(hidden=(7,), activation="tanh")
-        scenario = stage_scenario(step, ranks, keys, parallel, **train or {})
-        (row,) = run_locally(prepare(scenario, SAMPLES_OF_A_STAGE), limit_seconds=PATIENCE_SECONDS).rows
+        experiment = prepare(stage_scenario(step, ranks, **changes), SAMPLES_OF_A_STAGE)
+        (row,) = run_locally(experiment, limit_seconds=PATIENCE_SECONDS).rows
         return row
 
     log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename
     try:
-        faults = broken_promises(row_of(part, log, file))
+        row = row_of(part, log, file)
+        due = row.due and replace(    # a stage may save memory, and send without a verb
+            row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
+            traffic=[replace(traffic, by_collective=measured.by_collective)
+                     for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
+        faults = [*replace(row, due=due).failures]
+        if faults and row.first_divergence:
+            faults[0] += f", first {row.first_divergence.words}"
     except NotImplementedError:
         raise
     except Exception as error:
@@ -228,24 +232,6 @@ def training_fault(
     return "\n".join([
         f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
         f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])
-
-
-def broken_promises(row: RowOutcome) -> list[str]:
-    """The failed checks of a row, the first with the place; a stage may save memory, and send without a verb."""
-    expected = row.due and replace(
-        row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
-        traffic=[replace(traffic, by_collective=measured.by_collective)
-                 for measured, traffic in zip(row.measured.traffic, row.due.traffic, strict=True)])
-    first = row.first_divergence
-    return [f"{what}, first {described(first)}" if first and not number else what
-            for number, what in enumerate(replace(row, due=expected).failures)]
-
-
-def described(divergence: Divergence) -> str:
-    """The place of a difference, and both values."""
-    place = place_in_words(divergence.state, divergence.name, divergence.index)
-    return (f"in {place} after step {divergence.step}: {divergence.ours!r} on rank {divergence.rank}, "
-            f"{divergence.reference!r} in one process")
 
 
 # Other parts.
@@ -309,15 +295,12 @@ def named_error(name: str, call: Callable[[], Any]) -> str | None:
     return None
 
 
-def small(
-    *, data: dict[str, Any] | None = None, model: ModelKeys | None = None, train: dict[str, Any] | None = None,
-    parallel: dict[str, Any] | None = None,
-) -> Scenario:
-    """A scenario of two steps on four ranks by every stage."""
+def small(*, model: ModelKeys | None = None, **sections: dict[str, Any]) -> Scenario:
+    """A scenario of two steps on four ranks by every stage, with keys of sections."""
+    data, train, parallel = (sections.get(name, {}) for name in ("data", "train", "parallel"))
     return Scenario(
-        world=WorldKeys(4), data=Data(**data or {}), model=model or ModelKeys(hidden=(9,)),
-        train=Train(steps=2, micro_batch=4, micro_batches=8, **train or {}),
-        parallel=Parallel(tuple(STAGES)[:4], **parallel or {}))
+        world=WorldKeys(4), data=Data(**data), model=model or ModelKeys(hidden=(9,)),
+        train=Train(steps=2, micro_batch=4, micro_batches=8, **train), parallel=Parallel(tuple(STAGES)[:4], **parallel))
 
 
 def differs(**sections: Any) -> str | None:
@@ -330,7 +313,7 @@ def differs(**sections: Any) -> str | None:
     if outcome.passed:
         return None
     first = next((row for row in outcome.trained if row.first_divergence is not None), None)
-    where = f"\n{first.config.name}: {described(first.first_divergence)}" if first and first.first_divergence else ""
+    where = f"\n{first.config.name}: {first.first_divergence.words}" if first and first.first_divergence else ""
     return "; ".join(f"{row}: {what}" for row, what in outcome.failures) + where
 
 

@@ -177,21 +177,21 @@ def different_results(scenario: CollectiveScenario, outcomes: Sequence[ProgramOu
     for other in outcomes[1:]:
         names = f"{first.program.name} and {other.program.name}"
         for rank, (result, others) in enumerate(zip(first.results, other.results, strict=True)):
-            if (result is None) != (others is None):
-                some, none = (other, first) if result is None else (first, other)
-                return f"{some.program.name} leaves a vector on rank {rank}, {none.program.name} leaves nothing there"
-            if result is None or others is None or result.tobytes() == others.tobytes():
-                continue
-            if len(result) != len(others):
+            if result is None or others is None:
+                if result is not others:
+                    some, none = (other, first) if result is None else (first, other)
+                    return (f"{some.program.name} leaves a vector on rank {rank}, {none.program.name} leaves nothing "
+                            "there")
+            elif len(result) != len(others):
                 return f"{names} leave vectors of {len(result)} and {len(others)} elements on rank {rank}"
-            differing = differs(result, others)
-            return (f"{names} differ in {share(differing)} on rank {rank}"
-                    f"{in_other_chunks(scenario, first.program, other.program, differing)}")
+            elif result.tobytes() != others.tobytes():
+                elsewhere = in_other_chunks(scenario, first.program, other.program, differs(result, others))
+                return f"{names} differ in {share(result, others)} on rank {rank}{elsewhere}"
     return None
 
 
-def share(differing: Array) -> str:
-    count, size = int(np.count_nonzero(differing)), len(differing)
+def share(result: Array, others: Array) -> str:
+    count, size = int(np.count_nonzero(differs(result, others))), len(result)
     return f"{count:,} of {size:,} elements ({count / size:.1%})"
 
 
@@ -227,7 +227,7 @@ def different_ranks(outcome: ProgramOutcome) -> str | None:
         if len(result) != len(first):
             return f"rank {rank} holds {len(result)} elements and rank 0 {len(first)}"
         if result.tobytes() != first.tobytes():
-            return f"ranks {rank} and 0 differ in {share(differs(first, result))}"
+            return f"ranks {rank} and 0 differ in {share(first, result)}"
     return None
 
 

@@ -25,7 +25,8 @@ from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError, error_line
-from zerosim.core.terms import Symbol, Term, blanks, commuted, leaves, symbols
+from zerosim.core.sharding import bounds
+from zerosim.core.terms import Blank, Symbol, Term, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
 from zerosim.proofs.case import Case
@@ -79,6 +80,9 @@ FEW = 8
 
 LONG, LONGER = (33, 129, 1025), 2
 """The least lengths of the drawn vectors, and the factor up to which they are drawn."""
+
+WHOLE_BUCKETS = 256
+"""The elements of each chunk of a vector which buckets of a power of two divide."""
 
 LIMIT_SECONDS = 60.0
 """The limit of one run of a user's function, which need not end."""
@@ -151,18 +155,18 @@ def prove(subject: Subject, size: int, lengths: Sequence[int] | None = None) -> 
 def tried_lengths(subject: Subject, size: int) -> list[int]:
     """The lengths of a proof, besides one element for each rank: none, one, and one that `size` does not divide.
 
-    A user's function also gets three longer vectors, the same ones in each proof on `size` ranks: code is often wrong
-    beyond the length of a buffer, or where a piece is not a multiple of one. Ours has no such lengths.
+    A user's function also gets four longer vectors, the same ones in each proof on `size` ranks: code is often wrong
+    beyond the length of a buffer, or where a piece is not a multiple of one, or is one. Ours has no such lengths.
     """
     short = [2 * size] if subject.even else [] if size > SMALL else [0, 1, 2 * size + 1]
     if subject.shipped or size > FEW:
         return short
     chance = Random(size)
-    drawn = [chance.randrange(least, least * LONGER) for least in LONG]
+    drawn = [*(chance.randrange(least, least * LONGER) for least in LONG), WHOLE_BUCKETS * size]
     return short + ([-(-count // size) * size for count in drawn] if subject.even else drawn)
 
 
-def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | None = None) -> list[Proof]:
+def proofs_of(subject: Subject, ranks: Sequence[int], elements: Sequence[int] | None = None) -> list[Proof]:
     """A proof for each supported number of ranks, until one does not end; with vectors of so many `elements`.
 
     Raises `UsageError` if there is none, or if a number of ranks does not divide `elements` of blocks of equal length.
@@ -170,13 +174,13 @@ def proofs_of(subject: Subject, asked: Sequence[int], elements: Sequence[int] | 
     if subject.collective not in COLLECTIVES:
         raise UsageError(f"a {subject.collective} moves no data, so there is nothing to prove on symbols; zerosim show "
                          "draws its messages")
-    if max(asked) > MOST_PROVED_RANKS:
-        raise UsageError(f"a proof is on at most {MOST_PROVED_RANKS} ranks, not {max(asked)}, since it keeps every "
+    if max(ranks) > MOST_PROVED_RANKS:
+        raise UsageError(f"a proof is on at most {MOST_PROVED_RANKS} ranks, not {max(ranks)}, since it keeps every "
                          "rank's vector after every message; give fewer ranks")
-    served = [size for size in asked if subject.serves(size)]
+    served = [size for size in ranks if subject.serves(size)]
     row = subject.algorithm or subject.declared
     if not served and row is not None:
-        raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, asked))}; give different numbers "
+        raise UsageError(f"{subject.name} serves {row.limit}, not {', '.join(map(str, ranks))}; give different numbers "
                          "of ranks")
     uneven = [f"{count} on {size} ranks" for size in served for count in elements or () if count % size]
     if subject.kind.displacing and uneven:
@@ -215,20 +219,15 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
             check_sent(proof, proof.sent)
         if subject.kind.reducing and sends == "buffered" and count:
             check_order(proof, case)
-        if root == roots(subject, size)[0] and sends == "rendezvous":
-            check_again(proof, case)
+        for rank, element in case.places() if root == roots(subject, size)[0] and sends == "rendezvous" else ():
+            before, now = proof.held[rank][element], case.last(rank)[element]
+            if commuted(before) != commuted(now):
+                proof.faults.append(fault_at(
+                    case, rank, element, f"it holds {before} in one call, {now} in another; an order of addition may "
+                    "not depend on the time"))
+                break
     if proof.faults:
         proof.case = case
-
-
-def check_again(proof: Proof, case: Case) -> None:
-    """Check that the same sums are held when the ranks take other turns, an hour later."""
-    for (rank, element), _ in case.expected.items():
-        before, now = proof.held[rank][element], case.last(rank)[element]
-        if commuted(before) != commuted(now):
-            proof.faults.append(fault_at(case, rank, element, f"it holds {before} in one call, {now} in another; an "
-                                                              "order of addition may not depend on the time"))
-            return
 
 
 def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "buffered") -> Recording:
@@ -238,7 +237,7 @@ def run(subject: Subject, size: int, count: int, root: int = 0, sends: Sends = "
         subject(comm, vector, root)
         return elements(vector)
 
-    vectors = [blanks(rank, count) for rank in range(size)]
+    vectors = [symbols(rank, count, Blank) for rank in range(size)]
     for rank, vector in enumerate(vectors):  # a rank's terms where it contributes
         brought = subject.kind.brought(vector, rank, size, root)
         if brought is not None:
@@ -253,19 +252,10 @@ def faults(case: Case) -> Iterator[ProofFault]:
     if case.recording.results is None:
         yield ProofFault(failure_line(case), round=case.recording.rounds)
         return
-    blamed: set[int] = set()
-    right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-    for (rank, element), expected in case.expected.items():
-        symbol = case.last(rank)[element]
-        if (id(symbol), id(expected)) in right:
-            continue
-        wrong = difference(symbol, expected)
-        if not wrong:
-            right.add((id(symbol), id(expected)))
-        elif rank not in blamed:
-            blamed.add(rank)
-            round_, origin = last_change(case.recording, rank, element)
-            yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
+    for rank, element in sorted({place[0]: place for place in reversed(case.wrong)}.values()):
+        symbol, (round_, origin) = case.last(rank)[element], last_change(case, rank, element)
+        wrong = difference(symbol, case.expected[rank, element])
+        yield fault_at(case, rank, element, f"{wrong}; it holds {symbol}, {origin}", round_)
 
 
 def fault_at(case: Case, rank: int, element: int, what: str, round_: int | None = None) -> ProofFault:
@@ -281,7 +271,7 @@ def failure_line(case: Case) -> str:
     if isinstance(failure, Deadlock) and not isinstance(failure, StillRunning):
         reason, lines = str(failure), [awaited.line for awaited in case.recording.awaited.values()]
     elif not in_file(failure, file) and not isinstance(failure, StillRunning):
-        lines = [sent.line for sent in case.recording.unasked]
+        lines = [sent.line for sent in case.recording.unreceived]
     known = [str(line) for line in sorted({*lines} - {0})]
     return f"{reason}, in line {joined(known)}" if known else reason
 
@@ -289,8 +279,6 @@ def failure_line(case: Case) -> str:
 def difference(symbol: Symbol, expected: Sequence[Term]) -> str:
     """The difference between the terms in a symbol and those expected, once each; empty if there is none."""
     counts, element = Counter(leaves(symbol)), expected[0].element
-    if counts == Counter(expected):
-        return ""
     lost = [term for term in expected if not counts[term]]
     doubled = [term for term in expected if counts[term] > 1]
     foreign = [leaf for leaf in counts if leaf not in expected]
@@ -309,12 +297,14 @@ def names(terms: Sequence[Any]) -> str:
     return f"{', '.join(map(str, terms))} {'is' if len(terms) == 1 else 'are'}"
 
 
-def last_change(recording: Recording, rank: int, element: int) -> tuple[int | None, str]:
+def last_change(case: Case, rank: int, element: int) -> tuple[int | None, str]:
     """The round in which an element of a rank was last written, and by whose message, in words."""
-    history = recording.vectors[rank]
+    history = case.recording.vectors[rank]
     for (_, before), (round_, after) in zip(reversed(history[:-1]), reversed(history[1:]), strict=True):
+        if after[element] is not case.last(rank)[element]:
+            break
         if before[element] is not after[element]:
-            sources = [m.source for m in recording.messages if m.to == rank and m.round == round_]
+            sources = [m.source for m in case.messages if m.to == rank and m.round == round_]
             return round_, f"since round {round_}, with a message from rank {sources[-1]}"
     return None, "and no message changed it"
 
@@ -342,9 +332,9 @@ def check_order(proof: Proof, case: Case) -> None:
         proof.faults += order_faults(case, row.order, row.users)
         return
     first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
-    for (rank, element), terms in case.expected.items():
+    for rank, element in case.places():
         symbol = commuted(case.last(rank)[element])
-        other, before = first.setdefault(terms, (rank, symbol))
+        other, before = first.setdefault(case.expected[rank, element], (rank, symbol))
         if symbol != before:
             proof.faults.append(fault_at(
                 case, rank, element, f"the ranks disagree: it holds {case.last(rank)[element]}, rank {other} holds "
@@ -359,18 +349,18 @@ def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator
     terms_of = {element: terms for (_, element), terms in case.expected.items()}
     declared: dict[int, Symbol] = {}
     try:
-        for chunk in sorted({case.chunk_of[element] for element in terms_of}):
-            elements = [element for element in sorted(terms_of) if case.chunk_of[element] == chunk]
+        for chunk, (start, stop) in enumerate(bounds(case.count, case.size)):
+            elements = [element for element in range(start, stop) if element in terms_of]
             contributions = zip(*(terms_of[element] for element in elements), strict=True)
             vectors = [np.array(contribution, object) for contribution in contributions]
-            declared.update(zip(elements, order(vectors, chunk), strict=True))
+            declared.update(zip(elements, order(vectors, chunk) if vectors else (), strict=True))
     except Exception as error:
         what = f"the declared order of addition fails: {error_line(error, order)}"
         yield fault_at(case, *next(iter(case.expected)), what)
         return
     right: set[tuple[int, int]] = set()
-    for (rank, element), terms in case.expected.items():
-        symbol, wanted = case.last(rank)[element], declared[element]
+    for rank, element in case.places([declared.get(element, Blank(0)) for element in range(case.count)]):
+        symbol, wanted, terms = case.last(rank)[element], declared[element], case.expected[rank, element]
         if (id(symbol), id(terms)) in right:
             continue
         if symbol != wanted and not (users and commuted(symbol) == commuted(wanted)):

@@ -56,7 +56,7 @@ class Cell:
         return (f"({words})" if self.outside else words) + "✓" * self.complete
 
 
-State = Sequence[tuple[Cell, ...]]
+Vectors = Sequence[tuple[Cell, ...]]
 """The cells of every rank."""
 
 
@@ -74,7 +74,7 @@ class Schedule:
     chunks: int
     rounds: int
     messages: list[Message]
-    states: list[State]
+    states: list[Vectors]
     proof: Proof
 
     @property
@@ -148,26 +148,21 @@ def scheduled(subject: Subject, size: int, root: int = 0) -> Schedule:
     ('4 rounds, 12 messages; ring: reduce-scatter, then all-gather', [1], ['1+2+0✓', '2+0+1✓', '0+1+2✓'])
     """
     chunks = size if subject.collective in COLLECTIVES else 0
-    proof, recording = examined(subject, size, chunks, root)
-    if subject.algorithm is not None and chunks and all(len(sent.carried) == chunks for sent in recording.messages):
-        chunks = 1
-        proof, recording = examined(subject, size, chunks, root)
+    proof = Proof(subject, size)
+    examine(proof, chunks, root, "buffered")
+    if subject.algorithm and chunks and proof.case and all(len(m.carried) == chunks for m in proof.case.messages):
+        proof, chunks = Proof(subject, size), 1
+        examine(proof, chunks, root, "buffered")
+    assert proof.case is not None
+    recording = proof.case.recording
     if subject.algorithm is None and not proof.faults:
         examine(proof, chunks, root, "rendezvous")
     promised = expected_terms(subject.kind, size, chunks, root)
-    states: list[State] = list(zip(*(history(recording, rank, promised) for rank in range(size)), strict=True))
+    states: list[Vectors] = list(zip(*(history(recording, rank, promised) for rank in range(size)), strict=True))
     if states[-1] == states[-2]:
         states.pop()
     messages = sorted(recording.messages, key=lambda sent: (sent.round, sent.to))
     return Schedule(subject, size, root, chunks, recording.rounds, messages, states, proof)
-
-
-def examined(subject: Subject, size: int, count: int, root: int) -> tuple[Proof, Recording]:
-    """The faults of a run with so many elements, and its recording."""
-    proof = Proof(subject, size)
-    examine(proof, count, root, "buffered")
-    assert proof.case is not None
-    return proof, proof.case.recording
 
 
 def history(
@@ -188,11 +183,11 @@ def history(
         if state > recording.rounds and recording.results is not None:
             vector, outside = recording.results[rank], {}
         for place, symbol in enumerate(vector):
-            holds, beside, old = outside.get(place, symbol), place in outside, cells.get(place)
-            if old is None or old.holds is not holds or old.outside != beside:
+            holds, out, old = outside.get(place, symbol), place in outside, cells.get(place)
+            if old is None or old.holds is not holds or old.outside != out:
                 due = promised.get((rank, place))
-                complete = due is not None and not beside and Counter(leaves(holds)) == Counter(due)
-                cells[place] = Cell(holds, place, state, beside, complete)
+                complete = due is not None and not out and Counter(leaves(holds)) == Counter(due)
+                cells[place] = Cell(holds, place, state, out, complete)
         yield tuple(cells.values())
 
 

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +51,7 @@ SAME = {"reduce": "reduce_scatter", "keep_shard": "keep"}
 """Verbs that stand for another one."""
 
 
-class Place(NamedTuple):
+class NthCall(NamedTuple):
     """A call in a step: its verb, or the one that it stands for, its unit, and its number among those."""
 
     verb: str
@@ -70,11 +69,13 @@ class VerbCall:
 
     verb: str
     unit: str
-    given: list[Any]
+    given: dict[str, Any]
     line: int
-    alive: set[Place]
+    alive: set[NthCall]
     """The earlier calls whose results are in memory as it begins."""
-    gave: list[Any] = field(default_factory=list)
+    gave: dict[str, Any] = field(default_factory=dict)
+    result: Callable[[], Any] = lambda: None
+    """The array that it gave, while that is in memory."""
 
     def __str__(self) -> str:
         verb = "reduce_scatter" if self.verb == "reduce" else self.verb
@@ -85,7 +86,7 @@ class VerbCall:
         return words.format(self.line) if self.line else ""
 
 
-Calls = dict[Place, VerbCall]
+Calls = dict[NthCall, VerbCall]
 """The calls of a step on one rank, in their order; one that returned ends with a call of `return`."""
 
 Log = dict[tuple[int, int], Calls]
@@ -97,27 +98,28 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
 
     def recorded_step(replica: Replica, batch: Batch) -> Any:
         calls = log[batch.step, replica.comm.rank] = Calls()
-        results: dict[Place, weakref.ref[Any]] = {}
 
-        def begun(verb: str, given: Sequence[Any]) -> Place:
+        def begun(verb: str, given: Sequence[Any]) -> VerbCall:
             unit = getattr(given[0], "name", "") if given else ""
-            alive = {place for place, array in results.items() if array() is not None}
+            alive = {place for place, call in calls.items() if call.result() is not None}
             kind, own = SAME.get(verb, verb), given[0] if VERBS[verb].own else None
-            place = Place(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))
-            copies = [copied(replica, argument, own) for argument in given[bool(unit) :]]
-            calls[place] = VerbCall(verb, unit, copies, line_in(file), alive)
-            return place
+            copies = (copied(replica, argument, own) for argument in given[bool(unit) :])
+            call = VerbCall(verb, unit, dict(zip(VERBS[verb].given, copies, strict=False)), line_in(file), alive)
+            calls[NthCall(kind, unit, sum(earlier[:2] == (kind, unit) for earlier in calls))] = call
+            return call
 
         def noting(verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
             def call_of_verb(*given: Any, **named: Any) -> Any:
-                place = begun(verb, [*given, *named.values()])
+                call = begun(verb, [*given, *named.values()])
                 gave = method(*given, **named)
                 values = gave if isinstance(gave, tuple) else (gave,)
-                calls[place].gave = [copied(replica, value, given[0] if VERBS[verb] is REDUCED else None)
-                                     for value in values]
+                copies = (copied(replica, value, given[0] if VERBS[verb] is REDUCED else None) for value in values)
+                call.gave = dict(zip(VERBS[verb].gave, copies, strict=False))
                 last = values[-1][0] if isinstance(values[-1], list) and values[-1] else values[-1]
+                while isinstance(getattr(last, "base", None), np.ndarray):
+                    last = last.base
                 if isinstance(last, np.ndarray):
-                    results[place] = weakref.ref(memory_of(last))
+                    call.result = weakref.ref(last)
                 return gave
 
             return call_of_verb
@@ -143,14 +145,8 @@ def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
     return value if isinstance(value, int | float | str | None) else type(value)
 
 
-def memory_of(array: Array) -> Array:
-    """The array that has the memory of a view."""
-    return memory_of(array.base) if isinstance(array.base, np.ndarray) else array
-
-
 # The first difference.
 
-Alike = Callable[[Array, Array], bool]
 Difference = tuple[bool, float, str]
 """A difference in words; before them whether it may follow from an early end of the step, and the number of its call.
 """
@@ -158,27 +154,27 @@ Difference = tuple[bool, float, str]
 
 def first_unlike(examined: Log, shipped: Log) -> str | None:
     """The first difference of all ranks in the first step with one, in words; None if there is none."""
-    origins = origins_of(examined, shipped)
-    for comparison in (partial(unlike, alike=nearly), partial(unlike, alike=exactly), unfreed):
+    naming = Naming(examined, shipped)
+    for comparison in (partial(unlike, exactly=False), partial(unlike, exactly=True), unfreed):
         for step in sorted({step for step, _ in shipped}):
             differences = [(*at, rank, words) for rank in sorted(rank for other, rank in shipped if other == step)
                            for *at, words in comparison(examined.get((step, rank), {}), shipped[step, rank],
-                                                        Naming(origins, step, rank))]
+                                                        partial(naming.value, step=step, rank=rank))]
             if differences:
                 *_, rank, words = min(differences)
                 return f"{words} (rank {rank}, step {step})"
     return None
 
 
-def unlike(calls: Calls, expected: Calls, naming: "Naming", alike: Alike) -> Iterator[Difference]:
+def unlike(calls: Calls, expected: Calls, named: Callable[..., str], exactly: bool) -> Iterator[Difference]:
     """The differences between the calls of one step: arguments, missing ones, those too many, and the order."""
     index, places = {place: number for number, place in enumerate(calls)}, list(expected)
     early, last = not any(place.verb == "return" for place in calls), -1
     for number, place in enumerate(places):
         if place in calls:
             last = index[place]
-            yield from ((False, last, words) for words in arguments(calls[place], expected[place], place.nth, naming,
-                                                                    alike))
+            if words := argument(calls[place], expected[place], place.nth, named, exactly):
+                yield False, last, words
         elif later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None):
             words = f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
             if not VERBS[place.verb].optional or not place.nth:
@@ -209,22 +205,21 @@ def before(call: VerbCall, other: VerbCall) -> str:
     return f"{call.line_in()}{call} is called before {other}{other.line_in(' (line {})')}"
 
 
-def arguments(call: VerbCall, expected: VerbCall, nth: int, naming: "Naming", alike: Alike) -> Iterator[str]:
+def argument(call: VerbCall, expected: VerbCall, nth: int, named: Callable[..., str], exactly: bool) -> str | None:
     """The first argument that differs, or the verb."""
     if VERBS[call.verb].own and call.verb != expected.verb:
-        yield f"{call.line_in()}{call} is called instead of {expected}"
-        return
-    words = VERBS[call.verb].given
-    for what, has, wants in zip_longest(words, call.given, expected.given[: len(words)]):
-        if what is not None and not same(has, wants, alike):
-            role = f" as {what}" * (len(words) > 1)
+        return f"{call.line_in()}{call} is called instead of {expected}"
+    for what in VERBS[call.verb].given:
+        has, wants = call.given.get(what), expected.given.get(what)
+        if not same(has, wants, exactly):
+            role = f" as {what}" * (len(VERBS[call.verb].given) > 1)
             verb = "" if call.verb == "return" else " gets"
-            yield (f"{call.line_in()}{call}{verb} {naming.value(has, nth, wants)}{role} instead of "
-                   f"{naming.value(wants, nth)}")
-            return
+            return (f"{call.line_in()}{call}{verb} {named(has, nth, wants)}{role} instead of "
+                    f"{named(wants, nth)}")
+    return None
 
 
-def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Difference]:
+def unfreed(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterator[Difference]:
     """The results that are still in memory when a call begins, where the shipped stage has freed them."""
     for index, (place, call) in enumerate(calls.items()):
         for freed in sorted(call.alive - expected[place].alive) if place in expected else ():
@@ -233,20 +228,17 @@ def unfreed(calls: Calls, expected: Calls, naming: "Naming") -> Iterator[Differe
             yield False, index, f"{call.line_in()}{call} finds {what}{result.line_in(' (line {})')} still in memory"
 
 
-def same(has: Any, wants: Any, alike: Alike) -> bool:
+def same(has: Any, wants: Any, exactly: bool) -> bool:
     if isinstance(has, np.ndarray) and isinstance(wants, np.ndarray):
-        return has.dtype == wants.dtype and has.shape == wants.shape and alike(has, wants)
+        return has.dtype == wants.dtype and has.shape == wants.shape and (
+            has.tobytes() == wants.tobytes() if exactly else nearly(has, wants))
     if isinstance(has, list) and isinstance(wants, list):
-        return len(has) == len(wants) and all(same(*pair, alike) for pair in zip(has, wants, strict=True))
+        return len(has) == len(wants) and all(same(*pair, exactly) for pair in zip(has, wants, strict=True))
     return type(has) is type(wants) and bool(has == wants)
 
 
 def nearly(has: Array, wants: Array) -> bool:
     return np.allclose(has.astype(np.float64), wants.astype(np.float64), rtol=1e-3, atol=1e-6, equal_nan=True)
-
-
-def exactly(has: Array, wants: Array) -> bool:
-    return has.tobytes() == wants.tobytes()
 
 
 def factor(has: Any, wants: Any) -> float | None:
@@ -274,57 +266,43 @@ class Origin(NamedTuple):
     chunk: int | None = None
 
 
-Origins = dict[Any, list[Origin]]
-
-
-def origins_of(examined: Log, shipped: Log) -> Origins:
-    """The origins of values: what verbs give and get in the shipped stage, and what they give in the examined one."""
-    origins: Origins = defaultdict(list)
-    ranks = 1 + max(rank for _, rank in shipped)
-    for log, table, side in ((shipped, "gave", "gave"), (shipped, "first_got", "given"), (examined, "gave", "gave")):
-        for (step, rank), calls in log.items():
-            for place, call in calls.items():
-                for what, value in zip(getattr(VERBS[call.verb], table), getattr(call, side), strict=False):
-                    own = rank if isinstance(value, OwnChunk) else None
-                    origin = Origin(what, call.unit, step, rank, place.nth, own)
-                    origins[key_of(value)].append(origin)
-                    if own is None and isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
-                        for chunk, part in enumerate(np.split(value, ranks)):
-                            origins[key_of(part)].append(origin._replace(chunk=chunk))
-    return origins
-
-
-@dataclass(frozen=True)
 class Naming:
-    """Names of values for a student who looks at a rank's step."""
+    """Names of values: what verbs give and get in the shipped stage, and what they give in the examined one."""
 
-    origins: Origins
-    step: int
-    rank: int
+    def __init__(self, examined: Log, shipped: Log) -> None:
+        self.origins: dict[Any, list[Origin]] = defaultdict(list)
+        ranks = 1 + max(rank for _, rank in shipped)
+        for log, first_got in ((shipped, False), (shipped, True), (examined, False)):
+            for (step, rank), calls in log.items():
+                for place, call in calls.items():
+                    got = zip(VERBS[call.verb].first_got, call.given.values(), strict=False)
+                    for what, value in got if first_got else call.gave.items():
+                        own = rank if isinstance(value, OwnChunk) else None
+                        origin = Origin(what, call.unit, step, rank, place.nth, own)
+                        self.origins[key_of(value)].append(origin)
+                        if own is None and isinstance(value, np.ndarray) and value.ndim == 1 and not value.size % ranks:
+                            for chunk, part in enumerate(np.split(value, ranks)):
+                                self.origins[key_of(part)].append(origin._replace(chunk=chunk))
 
-    def value(self, value: Any, nth: int, wanted: Any = None) -> str:
-        """A value by the call that gives or gets it, or as a multiple of the wanted one; else its type and size."""
+    def value(self, value: Any, nth: int, wanted: Any = None, *, step: int, rank: int) -> str:
+        """A value by the call that gives or gets it, as seen in the nth call of its kind on a rank in a step; or as a
+        multiple of the wanted one; else its type and size."""
         if isinstance(value, np.ndarray | list) and (origins := self.origins.get(key_of(value))):
-            return self.origin(min(origins, key=self.distance), nth, isinstance(value, OwnChunk))
+            origin = min(origins, key=lambda it: (it.step != step, it.rank != rank, it.chunk is not None))
+            whole = origin.chunk is None or (isinstance(value, OwnChunk) and origin.chunk == rank)
+            return "".join([
+                "" if whole else f"chunk {origin.chunk} of ", origin.what, f" of {origin.unit}" * bool(origin.unit),
+                f" on rank {origin.rank}" * (origin.rank != rank),
+                f" in part {origin.nth + 1}" * (origin.nth != nth and origin.step == step),
+                f" in step {origin.step}" * (origin.step != step)])
         if (times := factor(value, wanted)) is not None:
-            return f"{times:.3g} times {self.value(wanted, nth)}"
+            return f"{times:.3g} times {self.value(wanted, nth, step=step, rank=rank)}"
         if isinstance(value, np.ndarray):
             zeros = " zeros" * (not np.any(value))
             return f"an array of {' × '.join(map(str, value.shape))} {value.dtype}{zeros}"
         if isinstance(value, type):
             return f"a {value.__name__}"
         return f"a list of {len(value)}" if isinstance(value, list) else f"{value!r}"
-
-    def distance(self, origin: Origin) -> tuple[bool, bool, bool]:
-        return origin.step != self.step, origin.rank != self.rank, origin.chunk is not None
-
-    def origin(self, origin: Origin, nth: int, own: bool) -> str:
-        chunk = "" if origin.chunk is None or (own and origin.chunk == self.rank) else f"chunk {origin.chunk} of "
-        unit = f" of {origin.unit}" * bool(origin.unit)
-        rank = f" on rank {origin.rank}" * (origin.rank != self.rank)
-        part = f" in part {origin.nth + 1}" * (origin.nth != nth and origin.step == self.step)
-        step = f" in step {origin.step}" * (origin.step != self.step)
-        return f"{chunk}{origin.what}{unit}{rank}{part}{step}"
 
 
 def key_of(value: Any) -> Any:

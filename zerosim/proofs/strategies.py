@@ -80,13 +80,6 @@ def vectors(draw: DrawFn, ranks: int, length: int, dtype: npt.DTypeLike = "float
     return list(table[(choices[(24 * rank + element) % DRAWN] + rank + 10 * element) % len(table)])
 
 
-def in_turn(ranks: int, length: int, dtype: str, values: str) -> tuple[Any, ...]:
-    """Vectors with all elements of a kind in turn: first the same on all ranks, then shifted from rank to rank."""
-    table = alphabet(values, dtype)
-    rank, element = np.ogrid[:ranks, :length]
-    return tuple(table[(element + rank * (element // len(table) + (len(table) > length))) % len(table)])
-
-
 @st.composite
 def examples(
     draw: DrawFn,

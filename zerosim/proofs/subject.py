@@ -155,16 +155,17 @@ def named_subject(
         among = f" nor a stage ({', '.join(stages)})" if stages else ""
         raise UsageError(f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor "
                          f"FILE.py:FUNCTION{meant(name, [*ALGORITHMS, *stages])}")
-    return subject((loader or Loader()).load(name, folder).value, collective)
+    return subject((loader or Loader()).load(name, folder).part, collective)
 
 
-def asked_subject(
+def subject_on_hosts(
     collective: str | Algorithm | Callable[..., Any], claims: str | None, ranks_per_host: int | None = None,
     loader: Loader | None = None, stages: Sequence[str] = (),
 ) -> Subject:
-    """A collective by its name, or a function.
+    """A collective by its name, or a function; a two-level or two-hop one on hosts of `ranks_per_host` ranks.
 
-    Raises `UsageError` for anything else; the message mentions `stages` if these are allowed too.
+    Raises `UsageError` for anything else, and for hosts of an algorithm that has none; the message mentions `stages` if
+    these are allowed too.
     """
     if isinstance(collective, str):
         chosen = named_subject(collective, claims, stages, loader)
@@ -172,18 +173,10 @@ def asked_subject(
         chosen = subject(collective, claims)
     else:
         raise UsageError(f"found {collective!r}; give the name of an algorithm, FILE.py:FUNCTION, or a function")
-    return with_hosts(chosen, ranks_per_host)
-
-
-def with_hosts(examined: Subject, ranks_per_host: int | None) -> Subject:
-    """A two-level or two-hop subject on hosts of `ranks_per_host` ranks; any subject unchanged for None.
-
-    Raises `UsageError` for an algorithm without hosts.
-    """
     if ranks_per_host is None:
-        return examined
-    if examined.algorithm is None or not examined.algorithm.per_host:
-        raise UsageError(f"remove --ranks-per-host: {examined.name} does not use hosts; two_level.* and two_hop.* do")
+        return chosen
+    if chosen.algorithm is None or not chosen.algorithm.per_host:
+        raise UsageError(f"remove --ranks-per-host: {chosen.name} does not use hosts; two_level.* and two_hop.* do")
     row = next(row for row in levels(ranks_per_host)
-               if (row.name, row.collective) == (examined.algorithm.name, examined.collective))
-    return replace(examined, function=row.function, algorithm=row)
+               if (row.name, row.collective) == (chosen.algorithm.name, chosen.collective))
+    return replace(chosen, function=row.function, algorithm=row)

@@ -72,6 +72,13 @@ def alphabet(values: str, dtype: str) -> Array:
     return np.array(elements, dtype)
 
 
+def in_turn(ranks: int, length: int, dtype: str, values: str) -> tuple[Array, ...]:
+    """Vectors with all elements of a kind in turn: first the same on all ranks, then shifted from rank to rank."""
+    table = alphabet(values, dtype)
+    rank, element = np.ogrid[:ranks, :length]
+    return tuple(table[(element + rank * (element // len(table) + (len(table) > length))) % len(table)])
+
+
 def rounding_of(dtype: str) -> float:
     """The greatest relative error of one rounding.
 

@@ -27,7 +27,7 @@ class CollectiveWorld:
 class Values:
     """Random tensors of these lengths on every rank, or `given`: one row for each rank."""
 
-    lengths: tuple[Natural, ...] = (1000,)
+    lengths: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (1000,)
     dtype: Annotated[str, one_of(DTYPES)] = "float32"
     seed: Natural = 0
     given: tuple[tuple[Written, ...], ...] = ()
@@ -41,8 +41,8 @@ class Program:
     scenario ("mine.py:my_all_reduce").
     """
 
+    calls: Annotated[tuple[str, ...], Meta(min_length=1)]
     name: str = ""
-    calls: Annotated[tuple[str, ...], Meta(min_length=1)] = ()
     bucket: Annotated[str, one_of(("all", "each"))] = "all"
 
 
@@ -74,21 +74,12 @@ class CollectiveScenario:
         ranks = self.world.ranks
         if not self.program:
             raise self.origin.error("there is no [[program]]; give one with calls = [...]", ("program",))
-        for p, program in enumerate(self.program):
-            if not program.calls:
-                raise self.origin.error(
-                    f"program[{p}] has no calls; give one collective or more, as in calls = [\"all_reduce\"]",
-                    ("program", p, "calls"), ("program", p),
-                )
         for name, values in (("values.given", self.values.given), ("expect.results", self.expect.results)):
             path = tuple(name.split("."))
             if values and len(values) != ranks:
                 raise self.origin.error(f"{name} has {len(values)} rows for {ranks} ranks; give one for each", path)
         if len({len(row) for row in self.values.given}) > 1:
             raise self.origin.error("values.given has rows of different lengths; make them equal", ("values", "given"))
-        if not self.values.lengths:
-            raise self.origin.error("values.lengths is empty; give the length of one tensor or more",
-                                    ("values", "lengths"))
         for r, row in enumerate(self.values.given):
             for c, number in enumerate(row):
                 if not fits(number, self.values.dtype):

@@ -63,7 +63,7 @@ def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str], last: i
     ranks = scenario.world.ranks // places
     lower = row.micro_batches // ranks * ranks if ranks else 0
     vars(row).update(
-        scenario=scenario, parallel=parallel, model=scenario.model, names=list(rows), last=last,
+        parallel=parallel, model=scenario.model, names=list(rows), last=last,
         data_ranks=ranks, group=parallel.group_of(ranks), numbers=(ranks, *row.same_bits_on),
         words=f"{'data ' * (places > 1)}ranks", shared=f" / {places} that share each" if places > 1 else "",
         places=places, least=ranks * WIDEST_BYTES, nearest=f"{lower} or {lower + ranks}" if lower else f"{ranks}",
@@ -100,10 +100,10 @@ def refuse(scenario: Sections, rows: Iterable[str]) -> None:
             raise origin.error(
                 f"variant[{index}].{key} = {json.dumps(variant.keys_set[key])} does nothing in stage {variant.stage}: "
                 f"{why}; leave it out, or name another stage", ("variant", index, key), at_key=True)
-    parallels: dict[int | None, Parallel] = {
-        index: variant.applied(scenario.parallel) for index, variant in enumerate(scenario.variant)}
-    cases = [(index, keys_of(scenario, parallel, names, last))
-             for index, parallel in (parallels or {None: scenario.parallel}).items()]
+    cases: list[tuple[int | None, Keys]] = [
+        (index, keys_of(scenario, variant.applied(scenario.parallel), names, last))
+        for index, variant in enumerate(scenario.variant)]
+    cases = cases or [(None, keys_of(scenario, scenario.parallel, names, last))]
     for keys, test, message in CONDITIONS:
         for number, row in cases:
             row.seen = test(row)
@@ -149,10 +149,11 @@ def needs(key: str, does: str, other: str, usual: object) -> Condition:
             f"parallel.{key} {does}; set parallel.{other} too, or leave {key} out")
 
 
-def excludes(key: str, why: str, other: str, test: Test) -> Condition:
-    """A key of [parallel] that does not go with another key, where a test holds."""
+def excludes(key: str, why: str, other: str, test: Test | None = None) -> Condition:
+    """A key of [parallel] that does not go with another key, where a test holds or, without one, that is set too."""
     section, _, name = other.rpartition(".")
-    return (f"parallel.{key} {section or 'parallel'}.{name}", lambda row: row.sets(key) and test(row),
+    return (f"parallel.{key} {section or 'parallel'}.{name}",
+            lambda row: row.sets(key) and (test(row) if test else row.sets(name)),
             f"parallel.{key} = {{{key}}} {why}, and {section or 'parallel'}.{name} is {{{name}}}; change one of them")
 
 
@@ -165,11 +166,6 @@ def in_pipeline(keys: str, test: Test, why: str) -> Condition:
 def split(keys: str, test: Test, why: str) -> Condition:
     """Keys that do not go with ranks that train one copy of the model."""
     return keys, lambda row: row.split and test(row), f"{keys} does not go with parallel.{{split}}: {why}; remove one"
-
-
-def is_set(key: str) -> Test:
-    """The test whether a key of [parallel] has another than its usual value."""
-    return lambda row: row.sets(key)
 
 
 CONDITIONS: tuple[Condition, ...] = (
@@ -195,7 +191,8 @@ CONDITIONS: tuple[Condition, ...] = (
                 "a schedule has the loops that a stage of yours writes; name shipped stages"),
     in_pipeline("parallel.accumulation", lambda row: row.accumulation == "layered",
                 "its ranks run one micro-batch after another; choose boundary or micro_batch"),
-    *(in_pipeline(f"parallel.{key}", is_set(key), "inputs of several micro-batches are in use at once; leave it out")
+    *(in_pipeline(f"parallel.{key}", partial(Keys.sets, key=key),
+                  "inputs of several micro-batches are in use at once; leave it out")
       for key in ("offload_activations", "partition_activations")),
     in_pipeline("parallel.quantized_gradients", lambda row: row.sets("quantized_gradients") and any(
         runs_of(unit)[1:] for unit in row.model.units_of(row.units)),
@@ -258,15 +255,14 @@ CONDITIONS: tuple[Condition, ...] = (
              lambda row: row.order in ("tree", "exact")),
     excludes("quantized_gradients", "adds over all ranks at once", "shard_ranks",
              lambda row: row.group != row.data_ranks),
-    *(excludes(key, why, other, is_set(other)) for key, other, why in (
-        ("autocast", "param_dtype", "casts weights for each operation"),
-        ("quantized_gradients", "bucket_mb", "encodes a whole chunk"),
-        ("quantized_gradients", "reduce_scatter", "sends chunks by the reduce-scatter of parallel.order"),
-        ("quantized_weights", "all_gather", "sends shards of bytes by the all-gather of parallel.order"),
-        ("secondary_ranks", "all_gather", "keeps a second copy that a ring gathers"),
-        ("secondary_ranks", "reshard_after_forward", "keeps a second copy for backward"),
-        ("prefetch", "reshard_after_forward", "gathers weights ahead of each use"),
-        ("partition_activations", "sequence_parallel", "divides what all tensor ranks have"))),
+    excludes("autocast", "casts weights for each operation", "param_dtype"),
+    excludes("quantized_gradients", "encodes a whole chunk", "bucket_mb"),
+    excludes("quantized_gradients", "sends chunks by the reduce-scatter of parallel.order", "reduce_scatter"),
+    excludes("quantized_weights", "sends shards of bytes by the all-gather of parallel.order", "all_gather"),
+    excludes("secondary_ranks", "keeps a second copy that a ring gathers", "all_gather"),
+    excludes("secondary_ranks", "keeps a second copy for backward", "reshard_after_forward"),
+    excludes("prefetch", "gathers weights ahead of each use", "reshard_after_forward"),
+    excludes("partition_activations", "divides what all tensor ranks have", "sequence_parallel"),
     excludes("partition_activations", "divides what all tensor ranks have, as an mlp has not", "model.kind",
              lambda row: row.kind == "mlp"),
 

@@ -14,14 +14,11 @@ from zerosim.scenario.values import Counted, Natural, below, one_of
 
 FAULT_KINDS = ("kill", "stop", "delay", "slow", "drop", "duplicate", "flip")
 OF_MESSAGES = ("drop", "duplicate")
-LASTING = ("delay", "slow")
+LASTING = {"delay": 1.0, "slow": 0.01}
+"""The faults that sleep, and for how many seconds by default."""
 OF_STAGES = ("reduce_scatter", "all_gather", "gather_norms", "broadcast")
 OF_MODELS = tuple(f"{direction}_{kind}" for direction in Directions(tensor=2, context=2, expert=2).groups
                   for kind in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "shift"))
-DELAY_SECONDS = 1.0
-SLOW_SECONDS = 0.01
-
-
 COLLECTIVES_IN_WORDS = f"{', '.join(OF_STAGES)}, or a model's, such as tensor_all_reduce or context+expert_all_to_all"
 
 
@@ -70,9 +67,7 @@ class Fault:
     @property
     def lasts_seconds(self) -> float:
         """The seconds of a delay, or of each sleep of a slow rank."""
-        if self.seconds is not None:
-            return self.seconds
-        return DELAY_SECONDS if self.kind == "delay" else SLOW_SECONDS
+        return LASTING[self.kind] if self.seconds is None else self.seconds
 
     def __str__(self) -> str:
         """

@@ -16,16 +16,12 @@ IN_EVERY_STAGE = "layered"
 """The accumulation that every stage has."""
 
 
-def publishes_nothing(stage: Stage) -> str:
-    if stage.gathers:
-        return "weights stay sharded, and are gathered when they are used"
-    return "" if stage.publishes else "every rank updates all weights, and publishes none"
-
-
 BY_STAGE: Mapping[str, Callable[[Stage], str]] = {
     "accumulation": lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary",
     "gradients": lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else "",
-    "publish": publishes_nothing,
+    "publish": lambda stage: (
+        "weights stay sharded, and are gathered when they are used" if stage.gathers else
+        "" if stage.publishes else "every rank updates all weights, and publishes none"),
     **dict.fromkeys(
         ("reshard_after_forward", "prefetch", "secondary_ranks", "quantized_weights", "offload_parameters",
          "param_dtype"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import ScenarioError, did_you_mean
-from zerosim.core.files import content
+from zerosim.core.files import content, reason
 from zerosim.core.parts import Loader
 from zerosim.models import MODELS
 from zerosim.models.users_model import TOKEN_KEYS
@@ -25,8 +25,6 @@ from zerosim.scenario.values import shown
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A path, the name of a shipped scenario, a dict with the types of TOML, or a scenario built in Python."""
 
-KINDS: Mapping[object, type[Scenario | CollectiveScenario]] = {
-    "training": Scenario, "collective": CollectiveScenario}
 CHANGED = "With "
 SAY_NOTHING = ("title", "caption", "checkpoint")
 """The keys whose change leaves a caption true."""
@@ -45,27 +43,35 @@ def load(
     An override's value is TOML within the bounds of a scenario, or else a plain string; it replaces the file's.
     Without `python`, keys that name Python are refused. Raises `ScenarioError` with the file and the line of the error.
     """
-    file, text, document = read_source(path)
+    if isinstance(path, Mapping | Scenario):
+        file, text, document = getattr(path, "origin", Origin()).file, "", as_tables(path)
+    else:
+        file = scenario_file(path)
+        text = read_text(file)
+        document = parse(text, file)
     pairs = [parse_override(override) for override in overrides]
     changed = [override for override, (key, _) in zip(overrides, pairs, strict=True) if key[0] not in SAY_NOTHING]
     for key, value in pairs:
-        put(document, key, value)
+        table = document
+        for name in key[:-1]:
+            if not isinstance(table.get(name), dict):
+                table[name] = {}
+            table = table[name]
+        table[key[-1]] = value
     origin = Origin(file, text, tuple(key for key, _ in pairs), Loader(python))
     if changed and (document.get("title") or document.get("caption")) and not origin.is_override(("caption",)):
         document["caption"] = changed_caption("", changed)
     drop_keys_of_other_kinds(document, origin)
-    section = KINDS.get(document.get("kind", "training"))
-    if section is None:
-        raise origin.error(f"kind must be training or collective, found {shown(document['kind'])}", ("kind",))
-    if section is CollectiveScenario:
-        for name in sorted(({*keys(Scenario)} - {*keys(section)}) & {*document}):
+    if document.get("kind") == "collective":
+        for name in sorted(({*keys(Scenario)} - {*keys(CollectiveScenario)}) & {*document}):
             raise origin.error(f"[{name}] is for training, and this is a scenario of collectives", (name,), at_key=True)
+        return read(CollectiveScenario, document, (), origin)
     if not isinstance(path, Scenario):
         refuse_stages_beside_variants(document, origin)
-    if section is Scenario and isinstance(document.get("variant"), list):
+    if isinstance(document.get("variant"), list):
         document["variant"] = [
             variant(table, ("variant", index), origin) for index, table in enumerate(document["variant"])]
-    return read(section, document, (), origin)
+    return read(Scenario, document, (), origin)
 
 
 def refuse_stages_beside_variants(document: TomlTable, origin: Origin) -> None:
@@ -119,32 +125,6 @@ def changed_caption(caption: str, changes: Sequence[str]) -> str:
     return CHANGED + ", ".join([*before, *changes])
 
 
-def put(document: TomlTable, path: KeyPath, value: Any) -> None:
-    """Set the value at a path; what is no table on the way there is replaced by one.
-
-    >>> document = {"train": {"steps": 1}}
-    >>> put(document, ("train", "seed"), 2), document
-    (None, {'train': {'steps': 1, 'seed': 2}})
-    """
-    table: dict[Any, Any] = document
-    for name in path[:-1]:
-        if not isinstance(table.get(name), dict):
-            table[name] = {}
-        table = table[name]
-    table[path[-1]] = value
-
-
-def read_source(path: Source) -> tuple[str, str, TomlTable]:
-    """The file, the text in it, and the document; a dict or a `Scenario` of Python has no text."""
-    if isinstance(path, Mapping):
-        return Origin().file, "", as_tables(path)
-    if isinstance(path, Scenario):
-        return path.origin.file, "", as_tables(path)
-    file = scenario_file(path)
-    text = read_text(file)
-    return file, text, parse(text, file)
-
-
 def as_tables(value: Any) -> Any:
     """A dict or a scenario of Python in TOML's types: users' parts stay as they are, and keys that are not set are left
     out, as are lists of tables that may not be empty."""
@@ -166,13 +146,12 @@ def read_text(file: str) -> str:
         message = f"found the byte 0x{error.object[error.start]:02x}; a scenario is UTF-8 text"
         raise ScenarioError(message, file=file, line=line) from None
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
         missing = isinstance(error, FileNotFoundError)
         known = f", or one that zerosim scenarios lists{did_you_mean(Path(file).stem, scenarios())}" if missing else ""
-        raise ScenarioError(f"{reason}; a scenario is a TOML file{known}", file=file) from None
+        raise ScenarioError(f"{reason(error)}; a scenario is a TOML file{known}", file=file) from None
 
 
-def parse_override(override: str) -> tuple[KeyPath, Any]:
+def parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The key that an override sets, and its value.
 
     >>> parse_override("train.optimizer=sgd")

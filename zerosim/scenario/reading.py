@@ -11,7 +11,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -20,7 +20,7 @@ import msgspec
 from msgspec.inspect import DataclassType, Metadata, Type, UnionType, VarTupleType, type_info
 
 from zerosim.core.errors import ScenarioError, UsageError
-from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.scenario.values import AnyInteger, Finite, names_in, shortened, shown, within, words
 
 KeyPath = tuple[str | int, ...]
@@ -72,12 +72,13 @@ class Origin:
         return ScenarioError(message, file=self.file, line=at.line, column=at.column)
 
     @contextmanager
-    def blaming(self, *paths: KeyPath) -> Iterator[None]:
-        """A context that turns errors of a user's part into errors at one of `paths`."""
+    def blaming(self, path: KeyPath, value: object = None) -> Iterator[None]:
+        """A context that turns errors of a user's part or file into errors at `path`, which name its value if given."""
         try:
             yield
         except UsageError as error:
-            raise self.error(f"{dotted(paths[0])}: {error}", *paths) from error
+            words = dotted(path) if value is None else f"{dotted(path)} {shown(value)}"
+            raise self.error(f"{words}: {error}", path) from error
 
     def is_override(self, path: KeyPath) -> bool:
         """Whether an override has set this key, or a table that contains it."""
@@ -191,7 +192,7 @@ def converted(kind: Any, value: object, path: KeyPath, origin: Origin) -> Any:
             allowed, at = within(allowed, step) or allowed, (*at, step)
             value = value[step]  # type: ignore[index]
         if "missing required" in what:
-            raise origin.error(f"[{dotted(at)}] lacks {what.split('`')[1]}", at) from None
+            raise origin.error(f"[{dotted(at)}] lacks {what.split('`')[1]}; add it", at) from None
         raise refusal(value, allowed, at, origin) from None
 
 
@@ -240,9 +241,8 @@ def made_in(value: Any, make: Callable[[str, Any], Any], path: KeyPath, origin: 
     if not wanted:
         return value
     try:
-        name, code = (value, origin.loader.load(value, origin.folder(path))) if isinstance(value, str) else (
-            code_of(value))
-        return Named(name, make(name, code.value), code.sha256)
+        given = origin.loader.load(value, origin.folder(path)) if isinstance(value, str) else named(value)
+        return replace(given, part=make(given.source, given.part))
     except UsageError as error:
         raise origin.error(f"{dotted(path)}: {error}", path) from error
 
@@ -252,7 +252,7 @@ def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> T
     values: TomlTable = {}
     for key in getattr(section, "names_parts", {}):
         declared: Mapping[str, Any] = getattr(getattr(table.get(key), "part", None), "keys", {})
-        for name in declared.keys() & set(section.shared):
+        for name in declared.keys() & keys(section).keys() - set(section.free):
             raise origin.error(f"{table[key]} has a key {name}, which [{dotted(path)}] reserves; rename the parameter",
                                (*path, key))
         for name, default in declared.items():
@@ -263,15 +263,9 @@ def own_keys(section: Any, table: TomlTable, path: KeyPath, origin: Origin) -> T
 
 def like_default(default: Any) -> Any:
     """The annotation of a key with this default: values of the same type."""
-    match default:
-        case bool():
-            return bool
-        case int():
-            return AnyInteger
-        case float():
-            return Finite
-        case str():
-            return str
+    for plain, kind in ((bool, bool), (int, AnyInteger), (float, Finite), (str, str)):
+        if isinstance(default, plain):
+            return kind
     return tuple[like_default(default[0]) if default else str, ...]  # type: ignore[misc]
 
 

@@ -16,7 +16,7 @@ from zerosim.core.parts.loading import Declared
 from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import refuse
-from zerosim.scenario.reading import Origin, dotted, keys
+from zerosim.scenario.reading import dotted, keys
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant, stage_title
 
 
@@ -80,7 +80,14 @@ class Scenario(Sections):
         """
         parallels = [variant.applied(self.parallel) for variant in self.variant] or [
             dataclasses.replace(self.parallel, stages=(stage,)) for stage in self.parallel.stages]
-        return [self._row(number, *named) for number, named in enumerate(zip(self.names, parallels, strict=True))]
+        rows, world, gathered = [], self.world, round(1000 * self.cluster.short_gather_kb)
+        for number, (name, parallel) in enumerate(zip(self.names, parallels, strict=True)):
+            (stage,), ranks = parallel.stages, world.ranks // parallel.directions.places
+            rows.append(Row(
+                name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
+                gathered, world.memory_limit_mb, self.model, self.train, parallel,
+                self.model.units_of(parallel.units), self.check.of_row(number)))
+        return rows
 
     @property
     def names(self) -> list[str]:
@@ -98,15 +105,6 @@ class Scenario(Sections):
                 another = f"{name} ({number})"
             names.append(another)
         return names
-
-    def _row(self, number: int, name: str, parallel: Parallel) -> Row:
-        (stage,) = parallel.stages
-        ranks = self.world.ranks // parallel.directions.places
-        return Row(
-            name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), self.world.ranks_per_host,
-            round(1000 * self.cluster.short_gather_kb), self.world.memory_limit_mb, self.model, self.train, parallel,
-            self.model.units_of(parallel.units), self.check.of_row(number),
-        )
 
 
 def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
@@ -139,17 +137,15 @@ def plain(value: Any, part: Callable[[Any], Any]) -> Any:
 
 def parts_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Named]]:
     """The users' parts in a scenario, with the keys that name them."""
-    if isinstance(value, Named):
-        yield dotted(path), value
-    elif isinstance(value, tuple):
-        for index, element in enumerate(value):
-            yield from parts_in(element, (*path, index))
-    elif isinstance(value, Variant):
-        for key, setting in {"stage": value.stage, **value.keys_set}.items():
-            yield from parts_in(setting, (*path, key))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, Origin):
-        for field in dataclasses.fields(value):
-            yield from parts_in(getattr(value, field.name), (*path, field.name))
+    match plain(value, lambda part: part):
+        case Named() as part:
+            yield dotted(path), part
+        case dict(table):
+            for key, element in table.items():
+                yield from parts_in(element, (*path, key))
+        case list(elements):
+            for index, element in enumerate(elements):
+                yield from parts_in(element, (*path, index))
 
 
 def python_run(scenario: Any) -> list[str]:

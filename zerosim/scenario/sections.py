@@ -6,7 +6,7 @@ plain SGD.
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -47,7 +47,6 @@ from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.users_optimizer import as_optimizer
 from zerosim.stages.users_stage import as_stage
 
-FAR = ("none", "host")
 STAGE_KEYS = tuple(STAGES)
 AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
 WIRES = ("weights", *(name for name, precision in PRECISIONS.items() if name != "fp64" and precision.master))
@@ -70,12 +69,11 @@ Units = Annotated[
 Ranks = Annotated[int, bounded(1, MOST_RANKS)]
 Size = Annotated[int, bounded(0, LARGEST_SIZE)]
 """A dimension of a model; 0 for the usual one."""
-Depth = Annotated[int, bounded(0, MOST_LAYERS)]
 Heads = Annotated[int, bounded(1, 10_000)]
 StageName = Annotated[str, one_of(STAGES)]
 WireName = Annotated[str, one_of(WIRES)]
 FormatName = Annotated[str, one_of(("none", *CODES))]
-TierName = Annotated[str, one_of(FAR)]
+TierName = Annotated[str, one_of(("none", "host"))]
 
 
 class Section:
@@ -83,8 +81,8 @@ class Section:
 
     names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
     """The keys that name parts, and what makes a part from its name and a user's Python object."""
-    shared: ClassVar[tuple[str, ...]] = ()
-    """The keys that mean the same for every part, and that no part may define."""
+    free: ClassVar[Collection[str]] = ()
+    """The keys that a part may define as its own, because they are those of some shipped parts alone."""
 
     def __post_init__(self) -> None:
         origin = Origin()
@@ -111,7 +109,6 @@ class WorldKeys:
 @dataclass(frozen=True)
 class Data(Section):
     names_parts = {"source": as_source}  # noqa: RUF012 - never written
-    shared = ("source", "target", "test_every")
     source: str | Named = "digits"
     target: str = ""
     test_every: Natural = 0
@@ -121,7 +118,7 @@ class Data(Section):
 @dataclass(frozen=True)
 class ModelKeys(Section):
     names_parts = {"kind": as_model}  # noqa: RUF012
-    shared = ("kind", "weights", "frozen")
+    free = {key for kind in MODELS.values() for key in kind.own_keys}  # noqa: RUF012
     kind: Annotated[str, one_of(MODELS)] | Named = "mlp"
     hidden: Annotated[
         tuple[Annotated[int, bounded(1, LARGEST_SIZE)], ...], Meta(max_length=MOST_LAYERS)] = (64, 64)
@@ -147,9 +144,9 @@ class ModelKeys(Section):
     capacity_factor: Number = 1.25
     queue_tokens: Size = 0
     shared_inner: Size = 0
-    dense_layers: Depth = 0
+    dense_layers: Annotated[int, bounded(0, MOST_LAYERS)] = 0
     dense_inner: Size = 0
-    beside: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
+    unused_parameters: Annotated[tuple[Natural, ...], Meta(max_length=2)] = ()
     frozen: tuple[Natural, ...] = ()
     weights: str = ""
     own: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -191,9 +188,7 @@ class Train(Section):
     """How to train; the defaults of the optimizers are PyTorch's."""
 
     names_parts = {"optimizer": as_optimizer}  # noqa: RUF012
-    shared = (
-        "steps", "micro_batch", "micro_batches", "optimizer", "learning_rate", "weight_decay", "decay_biases",
-        "schedule", "warmup_steps", "clip_norm", "precision", "loss_scale", "seed")
+    free = ("betas", "epsilon", "momentum")
     steps: Natural = 20
     micro_batch: Annotated[int, bounded(1, 10**7)] = 16
     micro_batches: Annotated[int, bounded(1, 10**8)] = 4
@@ -295,11 +290,10 @@ def stage_title(stage: Name) -> str:
 
 
 @dataclass(frozen=True, init=False)
-class Variant:
+class Variant(Section):
     """A row of its own in the comparison: a stage, with some keys of [parallel] replaced."""
 
-    names_parts: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {"stage": as_stage}
-    shared: ClassVar[tuple[str, ...]] = ()
+    names_parts = {"stage": as_stage}  # noqa: RUF012
     name: str = ""
     stage: StageName | Named = "zero3"
     keys_set: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -380,7 +374,7 @@ class Checkpoint:
 class Sections:
     """All sections of a scenario; `origin`, which does not count in comparisons, tells where a key is written."""
 
-    kind: Annotated[str, one_of(("training",))] = "training"
+    kind: Annotated[str, one_of(("training", "collective"))] = "training"
     title: str = ""
     caption: str = ""
     world: WorldKeys = field(default_factory=WorldKeys)

@@ -8,7 +8,7 @@ the next field which has one.
 
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -25,7 +25,16 @@ from zerosim.stages import STAGES, Stage
 from zerosim.training.measurement import Figures, RankBytes
 from zerosim.verdict.addresses import Fragmentation
 from zerosim.verdict.diagnosis import RowDifference
-from zerosim.verdict.outcome import Judgement, Outcome, RowOutcome, does_not_fit, lingering, overweight, traffic_fault
+from zerosim.verdict.outcome import (
+    Judgement,
+    Outcome,
+    RowOutcome,
+    does_not_fit,
+    lingering,
+    memory_faults,
+    overweight,
+    traffic_fault,
+)
 from zerosim.worlds.world import sharing
 
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
@@ -91,21 +100,10 @@ class MemoryDocument(RankBytes):
         return {kind: count for kind, count in kept.items() if count}
 
     @property
-    def wrong(self) -> Iterator[str]:
-        """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the
-        `peak` and later."""
-        due = self.due
-        if due is None:
-            return
-        if self.resting_bytes != due.resting_bytes or self.overweight:
-            yield "kept"
-        on_host = (self.host_resting_bytes, self.host_peak_bytes) != (due.host_resting_bytes, due.host_peak_bytes)
-        if on_host:
-            yield "host"
-        if on_host or self.moved_bytes != due.moved_bytes or self.lingering or any(
-                not due.least_bytes.get(kind, 0) <= self.peak_bytes[kind] <= most
-                for kind, most in due.peak_bytes.items()):
-            yield "peak"
+    def wrong(self) -> set[str]:
+        """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later."""
+        faults = memory_faults(self, self.due, self.overweight, self.lingering) if self.due else ()
+        return {which for kinds, _ in faults for which in kinds}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ A column of its table is one of `FIGURES`, which the terminal, the page and the 
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -60,11 +61,11 @@ FIGURES = (
     PlanFigure("fits", "or the GB beyond the memory of a device", lambda row: row.missing_bytes,
                lambda missing: f"+{missing / 1e9:.1f}" if missing else "yes", at_the_prompt=True),
     PlanFigure("step", "time of one step", lambda row: row.step_seconds, duration, at_the_prompt=True),
-    PlanFigure("compute", "forward, backward and recomputation", lambda row: row.compute_seconds, duration),
-    PlanFigure("update", "", lambda row: row.update_seconds, duration),
-    PlanFigure("sends for", "", lambda row: row.communication_seconds, duration),
+    PlanFigure("compute", "forward, backward and recomputation", lambda row: row.seconds["compute"], duration),
+    PlanFigure("update", "", lambda row: row.seconds["update"], duration),
+    PlanFigure("sends for", "", lambda row: row.seconds["communication"], duration),
     PlanFigure("waits", "exposed communication: time in which the device does not compute",
-               lambda row: row.exposed_seconds, duration, at_the_prompt=True),
+               lambda row: row.seconds["exposed_communication"], duration, at_the_prompt=True),
     PlanFigure("bubble", "share of the step in which the ranks of a pipeline wait for each other's passes",
                lambda row: row.rehearsal.bubble, "{:.1%}".format, if_any=True),
     PlanFigure("MFU", "operations that the model needs, over the device's peak rate: 6 for a token and each parameter "
@@ -92,15 +93,27 @@ def figures(rows: Sequence[PlannedRow]) -> list[PlanFigure]:
     return [figure for figure in FIGURES if not figure.if_any or any(map(figure.value, rows))]
 
 
-def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
-    """A plan that displays itself; the rows are the document's, memory in `…_bytes`; `command` repeats it."""
-    def show_short(console: Console) -> None:
+def short(plan: Plan) -> str:
+    """The short table of a plan, and its verdict."""
+    def show(console: Console) -> None:
         show_grid(console, plan.names, [figure.column(plan.rows) for figure in FIGURES if figure.at_the_prompt])
         console.print(plan.verdict, soft_wrap=True)
 
-    return Shown(
-        plan, plan.passed, plan.verdict, printed(show_short),
-        show=lambda console: show_plan(console, plan), make_document=plan.document,
+    return printed(show)
+
+
+@dataclass(frozen=True, repr=False)
+class ShownPlan(Shown):
+    """A plan that displays itself. Its words are made when they are asked for: the search for advice takes seconds."""
+
+    verdict: str = field(init=False, default=cast("str", cached_property(lambda self: self.subject.verdict)))
+    about: str = field(init=False, default=cast("str", cached_property(lambda self: short(self.subject))))
+
+
+def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:
+    """A plan that displays itself; the rows are the document's, memory in `…_bytes`; `command` repeats it."""
+    return ShownPlan(
+        plan, plan.passed, show=lambda console: show_plan(console, plan), make_document=plan.document,
         rows_of=lambda document: [flat(row) for row in document["rows"]],
         make_page=lambda: Page(plan_page(plan, command), f"all of {plan.scenario.title or 'a plan'}"))
 
@@ -131,8 +144,17 @@ def csv_of(plan: Plan) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: unformulated(cell) for key, cell in row.items()} for row in rows)
     return text.getvalue()
+
+
+def unformulated(cell: Any) -> Any:
+    """A cell of a CSV that no spreadsheet computes: a text that begins like a formula gets an apostrophe.
+
+    >>> unformulated("=1+1"), unformulated("Stage III"), unformulated(-1.5)
+    ("'=1+1", 'Stage III', -1.5)
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def plan_page(plan: Plan, command: str) -> str:

@@ -16,7 +16,7 @@ from zerosim.autograd.operation import Into, Operation, Shape
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.collectives import Algorithm
 from zerosim.core.errors import UsageError, ZerosimError
-from zerosim.core.parts import Loader, code_of, is_python
+from zerosim.core.parts import Loader, is_python, named
 from zerosim.core.terms import leaves, symbols
 from zerosim.core.words import by_key, plural
 from zerosim.observe.record import record
@@ -26,7 +26,7 @@ from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart
 from zerosim.proofs.parts import checked
 from zerosim.proofs.proof import Proof, proofs_of
-from zerosim.proofs.subject import Subject, asked_subject
+from zerosim.proofs.subject import Subject, subject_on_hosts
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
 from zerosim.training.transposes import cases_of, first_fault, law_of, met
@@ -60,7 +60,7 @@ def proved(
         if claims or ranks_per_host or elements:
             raise UsageError("remove --as, --ranks-per-host and --elements: a collective on the tape has none of them")
         return shown_proofs(operation, asked)
-    subject = asked_subject(collective, claims, ranks_per_host, loader)
+    subject = subject_on_hosts(collective, claims, ranks_per_host, loader)
     proofs = proofs_of(subject, asked, elements)
     passed = all(proof.holds for proof in proofs)
     verdict = "proved" if passed else "not proved"
@@ -82,9 +82,9 @@ def checked_part(part: Any) -> Shown:
     if isinstance(part, str):
         if not is_python(part):
             raise UsageError(f"found {part!r}; give FILE.py:NAME, or a part")
-        check = checked(part, Loader().load(part).value)
+        check = checked(part, Loader().load(part).part)
     else:
-        check = checked(code_of(part)[0], part)
+        check = checked(named(part).source, part)
     return Shown(
         check, check.holds, check.state, f"<check of {check.name}: {check.state}>",
         show=lambda console: show_check(console, check),
@@ -196,7 +196,7 @@ def on_tape(subject: Any, loader: Loader) -> Operation | None:
     ('copy_to', None)
     """
     if isinstance(subject, str):
-        subject = loader.load(subject).value if is_python(subject) else TAPE_COLLECTIVES.get(subject)
+        subject = loader.load(subject).part if is_python(subject) else TAPE_COLLECTIVES.get(subject)
     return subject if isinstance(subject, Operation) else None
 
 

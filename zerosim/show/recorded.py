@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from rich.text import Text
 from zerosim.collectives import Algorithm
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.errors import ScenarioError, UsageError, ZerosimError
-from zerosim.core.parts import Loader, Named, code_of, is_python
+from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.plan.reading import numbers_of_ranks
@@ -33,7 +33,7 @@ from zerosim.proofs.contents import Contents, contents_of
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
-from zerosim.proofs.subject import asked_subject
+from zerosim.proofs.subject import subject_on_hosts
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
@@ -145,7 +145,7 @@ def shown(
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    collective = asked_subject(subject, claims, ranks_per_host, loader, list(STAGES))
+    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, list(STAGES))
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
@@ -166,15 +166,12 @@ def stage_in(subject: Any, loader: Loader) -> str | Named | None:
     """
     if isinstance(subject, str) and subject in STAGES:
         return subject
-    if isinstance(subject, str):
-        if not is_python(subject):
-            return None
-        name, code = subject, loader.load(subject)
-    else:
-        name, code = code_of(subject)
-    part = code.value
+    if isinstance(subject, str) and not is_python(subject):
+        return None
+    given = loader.load(subject) if isinstance(subject, str) else named(subject)
+    part = given.part
     is_step = inspect.isfunction(part) and list(inspect.signature(part).parameters) == ["replica", "batch"]
-    return Named(name, as_stage(name, part), code.sha256) if is_step or isinstance(part, Stage) else None
+    return replace(given, part=as_stage(given.source, part)) if is_step or isinstance(part, Stage) else None
 
 
 def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedStep:

@@ -38,7 +38,7 @@ class Stage(Declared):
     """The model states of which a rank keeps 1/N; all others are kept in full."""
     wire: str = ""
     """The precision in which gradients are sent and added over ranks; empty: the scenario's."""
-    reduces_each: bool = False
+    reduces_parts: bool = False
     """Whether the stage reduces each micro-batch separately, whatever the scenario says."""
 
     @property
@@ -49,7 +49,7 @@ class Stage(Declared):
     @property
     def may_reduce_parts(self) -> bool:
         """Whether each micro-batch can be reduced separately."""
-        return "gradients" in self.sharded or self.reduces_each
+        return "gradients" in self.sharded or self.reduces_parts
 
     @property
     def publishes(self) -> bool:

@@ -21,7 +21,6 @@ from zerosim.core.sharding import split
 ReduceScatter = Callable[..., None]
 """`reduce_scatter(comm, chunks)`, in place."""
 
-
 Rounding = Callable[[Array], Array]
 
 AddRanks = Callable[[Communicator, Total, Rounding], Array]
@@ -55,10 +54,13 @@ class Addition:
 
 
 def in_order(
-    accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array],
+    accumulate: Accumulate, collective: ReduceScatter, whole: Callable[[Total], Array] = lambda total: total,
     all_gather: Callable[..., None] = ring.all_gather,
 ) -> Addition:
-    """An addition by `collective`, which works in place on flat buffers that `whole` extracts from totals."""
+    """An addition by `collective`, which works in place on flat buffers that `whole` extracts from totals.
+
+    By default a total is that buffer itself.
+    """
 
     def reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
         full = rounding(whole(total))
@@ -81,11 +83,6 @@ def add_replicas(
     return all_reduce
 
 
-def itself(total: Total) -> Array:
-    full: Array = total
-    return full
-
-
 def by_pairs(total: Total, contribution: Array) -> Total:
     """Add halves of equal count first, like the carries of a binary counter: ((g₀ + g₁) + (g₂ + g₃)) + …"""
     halves = total or []
@@ -96,12 +93,6 @@ def by_pairs(total: Total, contribution: Array) -> Total:
         count, contribution = 2 * count, left
     halves.append((count, contribution))
     return halves
-
-
-def root_of_tree(total: Total) -> Array:
-    ((_, full),) = total
-    root: Array = full
-    return root
 
 
 def kept_apart(total: Total, contribution: Array) -> Total:
@@ -122,14 +113,9 @@ def widening(accumulate: Accumulate, allocate: Allocator) -> Accumulate:
     return accumulate_widened
 
 
-def first(total: Total) -> Array:
-    contribution: Array = total[0]
-    return contribution
-
-
 def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -> Array:
     chunk = exact.reduce_scatter(comm, total)
-    full = first(total)
+    full: Array = total[0]
     split(full, comm.size)[comm.rank][:] = chunk
     return full
 
@@ -137,7 +123,7 @@ def exact_reduce_scatter(comm: Communicator, total: Total, rounding: Rounding) -
 def on_hosts(ranks_per_host: int) -> Addition:
     """Addition within hosts first, then between hosts; the all-gather takes the reverse way."""
     hosts = two_level.on_hosts(ranks_per_host)
-    return in_order(left_to_right, hosts.reduce_scatter, itself, hosts.all_gather)
+    return in_order(left_to_right, hosts.reduce_scatter, all_gather=hosts.all_gather)
 
 
 def in_two_hops(ranks_per_host: int) -> Addition:
@@ -146,10 +132,10 @@ def in_two_hops(ranks_per_host: int) -> Addition:
 
 
 ADDITIONS: dict[str, Addition] = {
-    "ring": in_order(left_to_right, ring.reduce_scatter, itself),
-    "rank": in_order(left_to_right, direct.reduce_scatter, itself),
-    "tree": in_order(by_pairs, rabenseifner.reduce_scatter, root_of_tree),
+    "ring": in_order(left_to_right, ring.reduce_scatter),
+    "rank": in_order(left_to_right, direct.reduce_scatter),
+    "tree": in_order(by_pairs, rabenseifner.reduce_scatter, whole=lambda halves: halves[0][1]),
     "two_level": replace(on_hosts(1), on_hosts=on_hosts),
     "two_hop": replace(in_two_hops(1), on_hosts=in_two_hops),
-    "exact": Addition(kept_apart, exact_reduce_scatter, first, None),
+    "exact": Addition(kept_apart, exact_reduce_scatter, whole=lambda contributions: contributions[0], collective=None),
 }

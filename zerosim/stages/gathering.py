@@ -15,11 +15,10 @@ weights, while the others round the float32 master copy again.
 An optimizer of whole matrices needs the differences of a whole unit: the ranks all-gather them too, one P more.
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
@@ -31,37 +30,31 @@ from zerosim.models.units import Model, Unit
 from zerosim.stages.replica import Publishing, Replica
 from zerosim.stages.second_channel import Pending, SecondChannel
 
-
-class Fill(ABC):
-    """A strategy that fills a full buffer with a unit's weights."""
-
-    @abstractmethod
-    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
-        """The buffer in `empty` with all weights of a unit; the list is emptied, so only the caller holds it."""
+Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
+"""`fill(replica, unit, empty, comm)` returns the buffer in `empty` with all weights of a unit; the list is emptied, so
+only the caller holds it."""
 
 
-class Filled(Fill):
-    """All-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
-
-    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
-        full, storage = empty.pop(), replica.storage
-        shard = replica.state.weights[unit]
-        storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
-        within = replica.mesh.within(comm)
-        replica.collectives.all_gather(unit.name, within, split(full, within.size))
-        return full
+def filled(replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+    """A `Fill` that all-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
+    full, storage = empty.pop(), replica.storage
+    shard = replica.state.weights[unit]
+    storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
+    within = replica.mesh.within(comm)
+    replica.collectives.all_gather(unit.name, within, split(full, within.size))
+    return full
 
 
 @dataclass(frozen=True)
-class Quantized(Fill):
-    """All-gathers quantised shards, each in its own blocks: qwZ of ZeRO++ (Wang et al., 2023).
+class Quantized:
+    """A `Fill` that all-gathers quantised shards, each in its own blocks: qwZ of ZeRO++ (Wang et al., 2023).
 
     Every rank decodes all shards, its own included, so that all ranks compute with the same numbers.
     """
 
     wire: WireFormat
 
-    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+    def __call__(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
         full, within = empty.pop(), replica.mesh.within(comm)
         shard = replica.storage.brought(unit.name, replica.state.weights[unit], "parameters", "device")
         encoded_bytes = within.size * self.wire.encoded_bytes(len(shard))
@@ -74,8 +67,8 @@ class Quantized(Fill):
         return full
 
 
-class SecondCopy(Fill):
-    """Gathers from all ranks once per micro-batch, and for later uses from a second copy on fewer neighbours.
+class SecondCopy:
+    """A `Fill` that gathers from all ranks once per micro-batch, and later from a second copy on fewer neighbours.
 
     If the neighbours are the ranks of one host, backward sends nothing between hosts: hpZ of ZeRO++ (Wang et al.,
     2023).
@@ -88,10 +81,10 @@ class SecondCopy(Fill):
         self._uses = Counter[Unit]()
         """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
 
-    def fill(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
+    def __call__(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
         mesh = replace(replica.mesh, group=self._ranks)
         if not self._uses[unit]:
-            full = self._first.fill(replica, unit, empty, comm)
+            full = self._first(replica, unit, empty, comm)
             self._uses[unit] = later_uses(replica.model, unit)
             if self._uses[unit]:
                 self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
@@ -117,11 +110,6 @@ def later_uses(model: Model, unit: Unit) -> int:
     return model.forward_units.count(unit) + model.backward_units.count(unit) - 1
 
 
-def gathered(replica: Replica, unit: Unit, fill: Fill) -> Array:
-    """A new full buffer with a unit's weights."""
-    return fill.fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
-
-
 class WhenUsed:
     """Gathers for each use; the weights are freed with the caller's reference."""
 
@@ -129,7 +117,7 @@ class WhenUsed:
         self._fill = fill
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        return gathered(replica, unit, self._fill)
+        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         """Nothing to do: weights are gathered at their use."""
@@ -138,30 +126,27 @@ class WhenUsed:
         """Nothing to do: the gathering holds no reference."""
 
 
-class KeptUntilBackward:
+class KeptUntilBackward(WhenUsed):
     """Gathers in forward and keeps the weights until backward: PyTorch's `reshard_after_forward=False`."""
 
     def __init__(self, fill: Fill) -> None:
-        self._fill = fill
+        super().__init__(fill)
         self._kept: dict[Unit, Array] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
-        return self._kept.pop(unit) if unit in self._kept else gathered(replica, unit, self._fill)
-
-    def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing to do: weights are gathered at their first use."""
+        return self._kept.pop(unit) if unit in self._kept else super().gather(replica, unit)
 
     def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
         if unit in replica.backward_units:
             self._kept[unit] = full
 
 
-class Prefetched:
+class Prefetched(WhenUsed):
     """Gathers while the caller computes with the previous unit; two full units are then in memory."""
 
     def __init__(self, second_channel: SecondChannel, fill: Fill) -> None:
+        super().__init__(fill)
         self._second_channel = second_channel
-        self._fill = fill
         self._pending: dict[Unit, Pending] = {}
 
     def gather(self, replica: Replica, unit: Unit) -> Array:
@@ -172,10 +157,7 @@ class Prefetched:
     def prefetch(self, replica: Replica, unit: Unit | None) -> None:
         if unit is not None:
             self._pending[unit] = self._second_channel.begin(
-                partial(self._fill.fill, replica, unit, [replica.full(unit, "parameters")]))
-
-    def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
-        """Nothing to do: the gathering holds no reference."""
+                partial(self._fill, replica, unit, [replica.full(unit, "parameters")]))
 
 
 class GatheredWeights:
@@ -205,7 +187,7 @@ class Updates:
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         pending = replica.full(unit, "buffers")
-        replica.optimizer_differences(unit, weights, out=replica.own(pending))
+        replica.optimizer_step(unit, weights, out=replica.own(pending))
         self._pending[unit] = pending
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
@@ -215,26 +197,17 @@ class Updates:
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
-class RewritesMatrices(Protocol):
-    """An update rule with a function of whole matrices."""
-
-    def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None: ...
-
-
 class OfMatrices(GatheredWeights):
     """All-gathers the differences of a unit, rewrites those of its matrices, and applies this rank's part."""
-
-    def __init__(self, rule: RewritesMatrices) -> None:
-        self._rule = rule
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
         layouts, whole = replica.state.layouts, replica.full(unit, "buffers")
         layout = layouts.of(unit, "optimizer")
         own_weights = layouts.full(unit).part(whole, layout)
-        replica.optimizer_differences(unit, weights, out=own_weights)
+        replica.optimizer_step(unit, weights, out=own_weights)
         if layout.length < len(whole):
             replica.all_gather(unit, whole)
-        self._rule.of_matrices(unit, whole, step=replica.state.step)
+        replica.rule.of_matrices(unit, whole, step=replica.state.step)
         replica.rule.apply(unit, layout.start, weights, own_weights, step=replica.state.step)
 
 

@@ -72,12 +72,7 @@ class Optimizer(Declared):
     """The formula's own hyperparameters, which [train] may set, with their defaults."""
 
     def update(
-        self,
-        weights: Array,
-        gradient: Array,
-        state: Mapping[str, Array],
-        step: int,
-        hyperparameters: Hyperparameters,
+        self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, hyperparameters: Hyperparameters
     ) -> None:
         """Update `weights` and `state` in place, in the dtype of the weights.
 

@@ -136,15 +136,18 @@ class Pipeline:
             return part.inputs
         if what == "W" or (what == "B" and here.last):
             return []
-        expected, receive = ((here.given, self.neighbours.recv_activation) if what == "F" else
-                         (here.output, self.neighbours.recv_gradient))
+        expected, receive = (here.given, self.neighbours.recv_activation) if what == "F" else (
+            here.output, self.neighbours.recv_gradient)
         arrived = self.replica.allocate(expected.shape, expected.dtype, kind="activations", owner="pipeline")
         receive(arrived)
         return [arrived]
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
         """The output of a chunk, or ∂L/∂input; backward of its weights has no result."""
-        here, tape = self.chunks[chunk], self._tape_of(part)
+        here = self.chunks[chunk]
+        if part.first not in self._tapes:
+            self._tapes[part.first] = self.another_tape(part.first)
+        tape = self._tapes[part.first]
         self.passes.append(Slot(what, part.first, chunk))
         if what == "F":
             for unit in here.units:
@@ -162,7 +165,7 @@ class Pipeline:
     def _backward(self, what: str, part: Batch, tape: Tape, unit: Unit, upstream: list[Array]) -> list[Array]:
         """∂L/∂input of a unit, whose gradient is added to those of earlier micro-batches, or only one of the two.
 
-        Gradients are reduced beside the backward of the next unit if the scenario requests overlap, and otherwise once
+        Gradients are reduced during the backward of the next unit if the scenario requests overlap, and otherwise once
         ∂L/∂input has been sent. The reductions of earlier micro-batches, if there are any, do not wait for that.
         """
         replica, weights = self.replica, self.replica.state.weights[unit]
@@ -224,11 +227,6 @@ class Pipeline:
                 self.replica.update(unit, weights)
         return self._loss
 
-    def _tape_of(self, part: Batch) -> Tape:
-        if part.first not in self._tapes:
-            self._tapes[part.first] = self.another_tape(part.first)
-        return self._tapes[part.first]
-
 
 def chunks_of(
     model: Model, count: int, layers: tuple[int, ...], micro_batch: int, dtype: np.dtype[Any], policy: Policy
@@ -238,14 +236,13 @@ def chunks_of(
     >>> from zerosim.autograd.tape import as_written
     >>> from zerosim.models.mlp import mlp
     >>> model = mlp(4, [8, 6], 2, "relu", "cross_entropy")
-    >>> [each.output for each in chunks_of(model, 2, (1, 2), 16, np.dtype(np.float32), as_written)]
+    >>> [chunk.output for chunk in chunks_of(model, 2, (1, 2), 16, np.dtype(np.float32), as_written)]
     [Extent((16, 8), float32), Extent((16, 2), float32)]
     """
     task, units = model.task, [
         unit if len(unit.segments) == 1 else replace(unit, end=unit.segments.index(segment))
         for unit, segment in model.segments]
-    shape, tape = (micro_batch, task.inputs), Tape(
-        extent, lowest=len(model.layers), policy=policy)
+    shape, tape = (micro_batch, task.inputs), Tape(extent, lowest=len(model.layers), policy=policy)
     ends: list[Any] = [np.zeros(shape, np.int64) if task.tokens else Extent(shape, dtype)]
     outputs: dict[Any, Any] = {}      # equal segments have equal outputs for equal inputs
     for unit in units:

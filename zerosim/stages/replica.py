@@ -9,13 +9,13 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 - `prefetch`, `reshard`, `wait_for_reduction` and `recompute` are lines of the stages that do nothing unless requested.
 - The update follows the backward loop: clipping and skipping a step need all gradients.
 - Prefetched and overlapped collectives run on a second channel (`second_channel.py`).
-- A doubt: verbs, strategies and state are one class, the largest of the package. Every stage would name three.
+- A doubt: verbs, strategies and state are one class; were they three, every stage would name three.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
 from zerosim.stages.second_channel import Pending, SecondChannel
 from zerosim.stages.storage import Storage, TrainingState
-from zerosim.stages.update import MASTER, WeightUpdates
+from zerosim.stages.update import MASTER, UpdateRule
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
@@ -119,7 +119,7 @@ class Replica:
     comm: Communicator
     model: Model
     tape: Tape
-    rule: WeightUpdates
+    rule: UpdateRule
     reduction: GradientReduction
     accumulation: str
     """`boundary`, `micro_batch` or `layered`: micro-batches run forward and backward one after another, and ranks add
@@ -175,8 +175,11 @@ class Replica:
         return self.model.task.loss
 
     def begin(self, initial: Initial) -> None:
-        """Allocate and initialise the states that the stage keeps, before the first step."""
-        layouts = self.state.layouts
+        """Allocate and initialise the states that the stage keeps, before the first step.
+
+        The optimizer's slots begin with zeros, and its master copy with the initial weights.
+        """
+        layouts, allocate = self.state.layouts, self.storage.allocator("optimizer")
         for unit in self.units:
             weights = self.full(unit, "parameters", self.rule.precision.weights)
             weights[: unit.count] = initial(unit)
@@ -185,21 +188,16 @@ class Replica:
                 weights = self.shard(unit, weights, "parameters")
             self.state.weights[unit] = weights
             del weights
-            if not unit.frozen:
-                self._begin_optimizer(unit, initial(unit))
-
-    def _begin_optimizer(self, unit: Unit, values: Array) -> None:
-        """Zeros in every slot, and a master copy of `values`."""
-        layout = self.state.layouts.of(unit, "optimizer")
-        self.state.optimizer[unit] = {}
-        for slot in self.rule.slots:
-            allocate = self.storage.allocator("optimizer")
-            state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
-            state[:] = 0
-            if slot == MASTER:
-                own_values = values[layout.start : layout.start + layout.length]
-                state[: len(own_values)] = own_values
-            self.state.optimizer[unit][slot] = state
+            if unit.frozen:
+                continue
+            layout, slots = layouts.of(unit, "optimizer"), self.state.optimizer.setdefault(unit, {})
+            for slot in self.rule.slots:
+                state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
+                state[:] = 0
+                if slot == MASTER:
+                    own_values = initial(unit)[layout.start : layout.start + layout.length]
+                    state[: len(own_values)] = own_values
+                slots[slot] = state
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
         """An uninitialised full buffer, by default in `param_dtype`."""
@@ -377,22 +375,25 @@ class Replica:
                 f"{verb} got {len(buffer)} elements of {unit.name}; expected {layout.length}, {words}"
             )
 
-    def optimizer_step(self, unit: Unit, weights: Array) -> None:
-        """Update `weights` in place."""
-        self.rule.update(
-            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
-            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0,
-        )
+    def optimizer_step(self, unit: Unit, weights: Array, out: Array | None = None) -> None:
+        """Update `weights` in place or, with `out`, write the differences to subtract from them there.
 
-    def optimizer_differences(self, unit: Unit, weights: Array, out: Array) -> None:
-        """Write the differences of one optimizer step to `out`."""
-        self.rule.differences(
-            unit, self._start(unit), weights, self._gradient_to_apply(unit), self.state.optimizer[unit],
-            step=self.state.step, count=self.state.updates, factor=self.factor or 0.0, out=out,
-        )
-
-    def _start(self, unit: Unit) -> int:
-        return self.state.layouts.of(unit, "optimizer").start
+        The rule runs where the optimizer state is, on the device or on the host. It reads the weights only if there is
+        no master copy.
+        """
+        storage, state, layouts = self.storage, self.state.optimizer[unit], self.state.layouts
+        layout, here = layouts.of(unit, "optimizer"), storage.tier("optimizer")
+        near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
+        part = self.state.gradient_layouts[unit].part(self.reduced_gradients[unit], layout)
+        gradient = storage.brought(unit.name, part, "gradients", here)
+        about: dict[str, Any] = {"step": self.state.step, "count": self.state.updates, "factor": self.factor or 0.0}
+        if out is None:
+            self.rule.update(unit, layout.start, near, gradient, state, **about)
+            storage.put_back(unit.name, weights, near, "parameters", here)
+            return
+        differences = storage.brought(unit.name, out, "buffers", here, read=False)
+        self.rule.differences(unit, layout.start, near, gradient, state, out=differences, **about)
+        storage.put_back(unit.name, out, differences, "buffers", here)
 
     @property
     def reduced_gradients(self) -> dict[Unit, Array]:
@@ -404,11 +405,6 @@ class Replica:
         kept, wanted = self.state.gradient_layouts[unit], self.state.layouts.of(unit, "optimizer")
         return [gradient if self.reduction.to_all else kept.part(gradient, wanted)
                 for gradient in self.state.gradients_of(unit).values()]
-
-    def _gradient_to_apply(self, unit: Unit) -> Array:
-        layout = self.state.gradient_layouts[unit]
-        part: Array = layout.part(self.reduced_gradients[unit], self.state.layouts.of(unit, "optimizer"))
-        return part
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
         if full.dtype == self.reduction.wire:

@@ -92,12 +92,8 @@ class Scaling:
         if self.clip_norm:
             norm = math.sqrt(total) * factor
             factor *= min(1.0, self.clip_norm / (norm + EPSILON))
-        if self.dynamic:
-            self._grow()
-        return factor
-
-    def _grow(self) -> None:
-        self.good_steps += 1
+        self.good_steps += self.dynamic
         if self.good_steps == STEPS_TO_GROW:
             self.loss_scale *= 2.0
             self.good_steps = 0
+        return factor

@@ -32,11 +32,9 @@ def in_turn(forwards: Iterable[Slot], backwards: Iterable[Slot], ahead: int) -> 
     >>> [slot.what for slot in in_turn([Slot("F", number, 0) for number in range(3)], [Slot("B", 0, 0)] * 3, 1)]
     ['F', 'F', 'B', 'F', 'B', 'B']
     """
-    warm_up, later, earlier = [*forwards], iter(backwards), list[Slot]()
-    steady = warm_up[ahead:]
-    for slot in steady:
-        earlier += [slot, next(later)]
-    return [*warm_up[:ahead], *earlier, *later]
+    all_forwards, later = [*forwards], iter(backwards)
+    steady = [slot for forward in all_forwards[ahead:] for slot in (forward, next(later))]
+    return [*all_forwards[:ahead], *steady, *later]
 
 
 def gpipe(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Slot]:

@@ -34,8 +34,7 @@ class SquareSums:
         self._trained = trained
 
     def of_gradients(self, replica: Replica) -> Iterable[float]:
-        sharded = "optimizer" in replica.state.layouts.sharded
-        sums = iter(self._gathered(replica) if sharded else self._own(replica))
+        sums = self._by_unit_and_chunk(replica)
         chunks, nothing = range(replica.mesh.size), [0.0] * replica.mesh.size
         counts = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
         counted = {numbers: infinities for numbers, (infinities, end) in counts.items() if not end}
@@ -53,14 +52,11 @@ class SquareSums:
             sums.append(counted_square_sum(unit, wanted.start, unpadded, self._coordinates))
         return sums
 
-    def _own(self, replica: Replica) -> Iterator[float]:
-        by_chunk = [self.of_chunk(replica, chunk) for chunk in range(replica.mesh.size)]
-        return (sums[unit] for unit in range(len(by_chunk[0])) for sums in by_chunk)
-
-    def _gathered(self, replica: Replica) -> Iterator[float]:
+    def _by_unit_and_chunk(self, replica: Replica) -> Iterator[float]:
         within, trained = replica.mesh.within(replica.comm), len(replica.trained)
-        everyone = np.empty((replica.mesh.size, trained))
-        for chunk in replica.mesh.owned:
+        everyone, sharded = np.empty((replica.mesh.size, trained)), "optimizer" in replica.state.layouts.sharded
+        for chunk in replica.mesh.owned if sharded else range(replica.mesh.size):
             everyone[chunk] = self.of_chunk(replica, chunk)
-        replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
+        if sharded:
+            replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
         return (float(sums[unit]) for unit in range(trained) for sums in everyone)

@@ -13,14 +13,11 @@ host, so what it uses is copied to an array that the ledger counts.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from zerosim.core.allocation import Allocator, Array, Kind, Tier, allocate_on_host
-from zerosim.core.precisions import Precision
 from zerosim.core.sharding import Layout, Mesh, full, owned
 from zerosim.models.units import Unit
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.update import MASTER, WeightUpdates
 
 GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
 
@@ -130,45 +127,3 @@ class Storage:
         """Copy what was `written` in another memory to its `home`."""
         if written is not home:
             self.fill(owner, home, written, kind, came_from, self.tier(kind))
-
-
-@dataclass(frozen=True)
-class StoredUpdates:
-    """An update rule on states of a storage; it runs where the optimizer state is, on the device or on the host."""
-
-    rule: WeightUpdates
-    storage: Storage
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.rule.slots
-
-    @property
-    def precision(self) -> Precision:
-        return self.rule.precision
-
-    def update(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], **about: Any
-    ) -> None:
-        """The rule's update; weights are read only if there is no master copy."""
-        here, storage = self.storage.tier("optimizer"), self.storage
-        near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
-        arrived = storage.brought(unit.name, gradient, "gradients", here)
-        self.rule.update(unit, start, near, arrived, state, **about)
-        storage.put_back(unit.name, weights, near, "parameters", here)
-
-    def differences(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array], *, out: Array,
-        **about: Any,
-    ) -> None:
-        """The rule's differences in `out`, which is on the device."""
-        here, storage = self.storage.tier("optimizer"), self.storage
-        near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
-        arrived = storage.brought(unit.name, gradient, "gradients", here)
-        differences = storage.brought(unit.name, out, "buffers", here, read=False)
-        self.rule.differences(unit, start, near, arrived, state, out=differences, **about)
-        storage.put_back(unit.name, out, differences, "buffers", here)
-
-    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None:
-        """Apply differences on the device, where they arrive."""
-        self.rule.apply(unit, start, weights, differences, step=step)

@@ -14,7 +14,6 @@ Padding is never updated. It stays zero for every ε, so layouts, norms and chec
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from zerosim.core.allocation import Array
 from zerosim.core.precisions import Precision
@@ -45,24 +44,6 @@ class LearningRate:
             return self.peak
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
         return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
-
-
-class WeightUpdates(Protocol):
-    """An update of weights, in place or by differences that are applied later; `UpdateRule` is the plain one."""
-
-    @property
-    def slots(self) -> tuple[str, ...]: ...
-    @property
-    def precision(self) -> Precision: ...
-    def update(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float,
-    ) -> None: ...
-    def differences(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float, out: Array,
-    ) -> None: ...
-    def apply(self, unit: Unit, start: int, weights: Array, differences: Array, *, step: int) -> None: ...
 
 
 @dataclass(frozen=True)

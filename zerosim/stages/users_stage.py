@@ -55,7 +55,7 @@ def declared(
         raise UsageError(f"{name} has the accumulation {accumulation!r}; leave it out, or declare micro_batch")
     like = SHIPPED[frozenset(sharded)]
     also = (inspect.getdoc(step) or "a stage of yours").splitlines()[0].rstrip(".")
-    return Stage(name, name, also, step, like.sharded, wire=wire, reduces_each=bool(accumulation))
+    return Stage(name, name, also, step, like.sharded, wire=wire, reduces_parts=bool(accumulation))
 
 
 def as_stage(name: str, named: Any) -> Stage:
@@ -75,5 +75,5 @@ def as_stage(name: str, named: Any) -> Stage:
 
 def like(stage: Stage) -> Named:
     """The shipped stage with the same sharding and wire, whose bits the stage must have."""
-    honest = replace(SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_each=stage.reduces_each)
-    return Named(f"{honest.key} with wire {stage.wire or 'as it is'}, {stage.reduces_each}", honest, "")
+    honest = replace(SHIPPED[frozenset(stage.sharded)], wire=stage.wire, reduces_parts=stage.reduces_parts)
+    return Named(f"{honest.key} with wire {stage.wire or 'as it is'}, {stage.reduces_parts}", honest, "")

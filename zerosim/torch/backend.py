@@ -3,8 +3,6 @@
 Every operation runs at once, in the thread that calls it, so there is no queue and nothing overlaps. The orders of
 addition are those of `zerosim.collectives`: chunk c of a ring is ((g[c+1] + g[c+2]) + …) + g[c]. A receive takes place
 when it is waited for. Importing this module connects the ranks and registers the backend.
-
-`CALLS` has one line for each collective: its name, the lines that called it, and its bytes.
 """
 
 import os
@@ -12,20 +10,22 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import wraps
 from itertools import chain
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch.distributed import device_mesh, distributed_c10d
 
 from zerosim.collectives import direct, dissemination, naive, ring, tree
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, among
-from zerosim.core.errors import CollectiveError
+from zerosim.core.errors import CollectiveError, UsageError
 from zerosim.core.sharding import split
 from zerosim.observe.observed import Observed
 from zerosim.observe.traffic import Traffic
@@ -37,19 +37,13 @@ NARROW = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
 """The dtypes of PyTorch that NumPy lacks: an integer of their width, and the dtype of ml_dtypes."""
 FUNCTIONS = {"SUM": np.add, "AVG": np.add, "PREMUL_SUM": np.add, "PRODUCT": np.multiply,
              "MIN": np.minimum, "MAX": np.maximum, "BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
+ON_THE_CPU = ("", "undefined", "none", "gloo", "mpi", "zerosim", "cpu:gloo", "cpu:gloo,cuda:nccl")
+"""What a script may ask for and get this backend."""
 NAMES = {int(getattr(dist.ReduceOp, name)): name for name in FUNCTIONS}
 
 
-class Call(NamedTuple):
-    """A finished call of a collective, the lines of PyTorch and of the script that called it, and the bytes sent."""
-
-    collective: str
-    by: str
-    sent_bytes: int
-
-
-CALLS: list[Call] = []
 TRAFFIC = Traffic()
+"""What this rank has sent; the name of a collective is followed by the lines of PyTorch and the script that call it."""
 
 
 def flat(tensor: Any) -> Array:
@@ -155,45 +149,45 @@ class Group(dist.ProcessGroup):
     def _run(self, name: str, outputs: Sequence[Any], do: Callable[[Communicator, list[Array]], None]) -> Done:
         """Run a collective that fills `outputs`; those in pieces are filled from copies."""
         whole = [contiguous(tensor) for tensor in outputs]
-        before, by = TRAFFIC.sent_bytes, calling(self._name)
-        self._named(name, do)(by, self.comm, [flat(tensor) for tensor in whole])
+        by = calling(self._name)
+        self._named(f"{name} {by}", do)(by, self.comm, [flat(tensor) for tensor in whole])
         for tensor, filled in zip(outputs, whole, strict=True):
             if tensor is not filled:
                 tensor.detach().copy_(filled)
-        CALLS.append(Call(name, by, TRAFFIC.sent_bytes - before))
         return Done(list(outputs))
+
+    def _each(self, name: str, tensors: Sequence[Any], do: Callable[[Communicator, Array], object]) -> Done:
+        """Run a collective on one tensor after another."""
+        def every(comm: Communicator, arrays: list[Array]) -> None:
+            for array in arrays:
+                do(comm, array)
+
+        return self._run(name, tensors, every)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Done:
         op = (opts or dist.AllreduceOptions()).reduceOp
 
-        def do(comm: Communicator, arrays: list[Array]) -> None:
-            for array in arrays:
-                ring.all_reduce(comm, split(array, comm.size), function_of(op, array))
-                averaged(array, op, comm.size)
+        def do(comm: Communicator, array: Array) -> None:
+            ring.all_reduce(comm, split(array, comm.size), function_of(op, array))
+            averaged(array, op, comm.size)
 
-        return self._run("all_reduce", [tensors] if isinstance(tensors, torch.Tensor) else tensors, do)
+        return self._each("all_reduce", [tensors] if isinstance(tensors, torch.Tensor) else tensors, do)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Done:
         root = (opts or dist.BroadcastOptions()).rootRank
-
-        def do(comm: Communicator, arrays: list[Array]) -> None:
-            for array in arrays:
-                tree.broadcast(comm, array, root)
-
-        return self._run("broadcast", tensors, do)
+        return self._each("broadcast", tensors, lambda comm, array: tree.broadcast(comm, array, root))
 
     def reduce(self, tensors: Any, opts: Any = None) -> Done:
         opts = opts or dist.ReduceOptions()
 
-        def do(comm: Communicator, arrays: list[Array]) -> None:
-            for array in arrays:
-                vector = array if comm.rank == opts.rootRank else array.copy()
-                tree.reduce(comm, vector, opts.rootRank, function_of(opts.reduceOp, array))
-                averaged(vector, opts.reduceOp, comm.size)
+        def do(comm: Communicator, array: Array) -> None:
+            vector = array if comm.rank == opts.rootRank else array.copy()
+            tree.reduce(comm, vector, opts.rootRank, function_of(opts.reduceOp, array))
+            averaged(vector, opts.reduceOp, comm.size)
 
-        return self._run("reduce", tensors, do)
+        return self._each("reduce", tensors, do)
 
     def allgather(self, output_lists: Any, tensors: Any, opts: Any = None) -> Done:
         return self._gather([*chain(*output_lists)], tensors, lambda arrays, number: arrays[number * self.size():][
@@ -322,6 +316,37 @@ def set_environment() -> None:
         "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local_ranks.index(comm.rank)),
         "LOCAL_WORLD_SIZE": str(len(local_ranks)), "MASTER_PORT": str(port),
         "MASTER_ADDR": "127.0.0.1" if len(local_ranks) == comm.size else hosts[0]}
+
+
+def take_groups() -> None:
+    """Have every group that an unchanged script makes from now on run over this backend."""
+    for module in (dist, distributed_c10d, device_mesh):
+        for name, position in (("init_process_group", 0), ("new_group", 2)):
+            setattr(module, name, taken(getattr(module, name), position))
+
+
+def taken(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """A function that makes groups, with this backend instead of another of the CPU's."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        asked = str(given[position] if len(given) > position else kwargs.pop("backend", "")).lower()
+        if asked not in ON_THE_CPU:
+            raise UsageError(f"{function.__name__} asks for {asked!r}, which does not run on the CPU; use gloo")
+        if len(given) > position:
+            given[position] = "zerosim"
+        else:
+            kwargs["backend"] = "zerosim"
+        return function(*given, **kwargs)
+
+    return call
+
+
+def calls() -> str:
+    """A line for each collective and the line that called it: how often, and the bytes that this rank has sent."""
+    return "\n".join(f"rank {connect().rank}: {count.calls:5} × {name:15}{count.sent_bytes:>13,} B  {by}"
+                     for called, count in TRAFFIC.by_collective.items() for name, _, by in [called.partition(" ")])
 
 
 set_environment()

@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FOLDER", help="record the training, to compare it with another run")
     parser.add_argument("--noise", choices=("float64", "float32", "bfloat16", "float16"), default="",
                         help="with --record: move each initial weight by a rounding of this dtype")
-    parser.add_argument("--keep-weights", action="store_true", help="with --record on one rank: keep initial weights")
-    parser.add_argument("--start-from", metavar="FOLDER", default="",
-                        help="with --record: begin with the weights of --keep-weights, cut as shapes say")
     parser.add_argument("--same", metavar="FOLDER", nargs="+",
                         help="compare the record of a run with that of a reference, and with its repetition with "
                              "--noise: REFERENCE RUN [AGAIN]; needs no PyTorch")
@@ -61,10 +58,8 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
                           arguments.double)
     if arguments.judge:
         return judge(arguments, asked)
-    words = [*filter(None, [None if arguments.module else arguments.script]), *arguments.arguments]
-    if arguments.module:
-        words = [arguments.module, *filter(None, [arguments.script]), *arguments.arguments]
-    elif not arguments.script or not os.path.isfile(arguments.script):
+    words = [*filter(None, [arguments.module, arguments.script]), *arguments.arguments]
+    if not arguments.module and not os.path.isfile(arguments.script or ""):
         named = f" {arguments.script!r}" if arguments.script else ""
         raise UsageError(f"there is no script{named}; give a Python file, or -m and a module, after the flags")
     if ours:
@@ -74,19 +69,18 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     except ModuleNotFoundError as error:
         raise UsageError("PyTorch is not installed; pip install torch installs it") from error
     if arguments.record:
-        asked = replace(asked, recorder=same.Recording(arguments.double, arguments.noise, arguments.keep_weights and
-                                                       os.path.abspath(arguments.record), arguments.start_from))
+        asked = replace(asked, recorder=partial(same.recorder, arguments.double, arguments.noise))
     asked = checked.prepared(asked) if arguments.check or arguments.record else asked
     sys.argv = words
     sys.path[0] = os.getcwd() if arguments.module else str(Path(arguments.script).resolve().parent)
     if ours:
-        from zerosim.torch import over_zerosim  # noqa: PLC0415 - connects the ranks
+        from zerosim.torch import backend  # noqa: PLC0415 - connects the ranks
 
-        over_zerosim.take_groups()
+        backend.take_groups()
     body = partial(script, module=arguments.module)
     code = checked.run(asked, body) if arguments.check or arguments.record else body()
     if arguments.calls and ours and launched_rank() in (None, 0):
-        print(over_zerosim.calls())
+        print(backend.calls())
     return code
 
 
@@ -95,9 +89,8 @@ def refuse(arguments: argparse.Namespace) -> None:
     if arguments.record and (arguments.check or arguments.judge or arguments.records or arguments.json):
         raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
                          "--same judges two records")
-    for flag in ("noise", "keep_weights", "start_from"):
-        if getattr(arguments, flag) and not arguments.record:
-            raise UsageError(f"--{flag.replace('_', '-')} is for --record")
+    if arguments.noise and not arguments.record:
+        raise UsageError("--noise is for --record")
 
 
 def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:
@@ -116,7 +109,7 @@ def judge(arguments: argparse.Namespace, asked: checked.Asked) -> int:
     """Judge records: those of an earlier run, or of this one once its launcher is gone."""
     folder = Path(arguments.judge)
     if arguments.after:
-        return checked.stay(folder, arguments.after, asked)
+        return checked.stay(replace(asked, folder=str(folder)), arguments.after)
     if not any(folder.glob("rank?????")):
         raise UsageError(f"--judge {folder}: no records of ranks are there; name the folder of --records")
     with suppress(OSError, RecordError):

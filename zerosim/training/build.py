@@ -1,7 +1,7 @@
 """Constructors for a row: the replica of one rank, and the reference, which trains in one process."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from zerosim.autograd.operations import dropout
 from zerosim.autograd.player import Perform, perform
-from zerosim.autograd.shelf import Shelf, in_memory, offloaded, partitioned
+from zerosim.autograd.shelf import in_memory, offloaded, partitioned
 from zerosim.autograd.tape import Policy, Tape, Total
-from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroups, over
+from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroup, TapeGroups, over
 from zerosim.collectives import ring
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Array, Kind
@@ -26,14 +26,13 @@ from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.gathering import (
     PUBLISHING,
     Fill,
-    Filled,
     KeptUntilBackward,
     OfMatrices,
     Prefetched,
     Quantized,
-    RewritesMatrices,
     SecondCopy,
     WhenUsed,
+    filled,
 )
 from zerosim.stages.pipeline import Neighbours, Pipeline
 from zerosim.stages.replica import (
@@ -42,14 +41,13 @@ from zerosim.stages.replica import (
     Gathering,
     GradientReduction,
     Initial,
-    Publishing,
     Replica,
 )
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
-from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, StoredUpdates, TrainingState
-from zerosim.stages.update import WeightUpdates
+from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, TrainingState
+from zerosim.training.buckets import Buckets
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.groups import RanksOfPipeline, groups_of
@@ -76,59 +74,81 @@ def of_place(
     return flat
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a replica that a run, shapes and plans have each of their own: an update rule and norms, channels of
+    prefetches and of overlapped reductions, an allocator of states, the shelf's group, formats of quantised messages.
+    """
+
+    rule: Any
+    norms: SquareSums
+    gathers: SecondChannel
+    reducing: SecondChannel
+    allocate: Allocator
+    shelf_group: TapeGroup | None = None
+    weights_wire: WireFormat | None = None
+    gradients_wire: WireFormat | None = None
+
+
 def replica(
-    config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None,
-    perform: Perform = perform, host: HostMemory = HOST,
-    groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE, policy: Policy | None = None,
+    config: Config, comm: Observed, allocate: Allocator, second_channel: Communicator | None = None, *,
+    perform: Perform = perform, host: HostMemory = HOST, groups: TapeGroups = ALONE, pipeline: TapeGroups = ALONE,
+    policy: Policy | None = None, parts: Parts | None = None,
 ) -> Replica:
     """One rank's replica, without states yet; the instruments of `comm` observe its collectives and computations.
 
     Prefetches and overlapped reductions use `second_channel`, if there is one. `perform` runs the operations of the
     tape. The tape's collectives run over `groups`, and the norm is added over `pipeline` too. `policy` replaces the
-    configured policy of the tape.
+    configured policy of the tape, and `parts` those of a run.
     """
-    second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
-    addition = config.addition
-    widens = config.summed != config.computing.weights
-    accumulate = widening(addition.accumulate, allocate) if widens else addition.accumulate
-    state = TrainingState(Layouts(config.mesh_of(comm.rank), config.stage.sharded), config.scaling())
+    if parts is None:
+        second = observed(SecondChannel(comm, second_channel), comm.instruments, wait=WAIT)
+        units = [unit for unit in (config.whole or config).model.units if not unit.frozen]
+        parts = Parts(config.rule, SquareSums(groups, pipeline, units), second, second, allocate)
+    arithmetic, addition, parallel, stage = config.arithmetic, config.addition, config.parallel, config.stage
+    widens, chunked = arithmetic.accumulate != arithmetic.compute, Buckets(parallel.bucket_bytes).chunked
+    state = TrainingState(Layouts(config.mesh_of(comm.rank), stage.sharded), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         dropout.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
-    buckets, every_unit = config.buckets, (config.whole or config).model.units
-    storage, rule = storage_of(config, allocate, host, config.rule, comm.instruments)
+    kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
+    group = parts.shelf_group or groups.get("tensor", Direction("tensor"))
+    storage = Storage(config.on_host, parts.allocate, host)
+    rule = observed(parts.rule, comm.instruments, update="update", differences="update", apply="update")
+    by_matrix = config.rule.optimizer.of_matrix is not None
     return Replica(
         comm=comm,
         model=config.model,
         tape=watched(config, comm, Tape(
-            allocate, accumulate, config.in_one_piece.lowest_trained, draw, config.recomputed,
-            shelf(config, allocate, host, groups), over(groups, perform),
-            config.outputs, config.parallel.recompute_keeps, policy or config.policy,
-            config.model.loss_over,
+            allocate, widening(addition.accumulate, allocate) if widens else addition.accumulate,
+            config.in_one_piece.lowest_trained, draw, config.recomputed,
+            partitioned(kept, group, allocate) if parallel.partition_activations else kept, over(groups, perform),
+            arithmetic.output, parallel.recompute_keeps, policy or arithmetic.policy, config.model.loss_over,
         )),
         rule=rule,
         reduction=GradientReduction(
-            wire=config.wire,
-            accumulates_in_float32=config.accumulates_in_float32,
-            to_all=config.parallel.gradients == "all_reduce",
+            wire=arithmetic.wire,
+            accumulates_in_float32=arithmetic.accumulates_in_float32,
+            to_all=parallel.gradients == "all_reduce",
         ),
         accumulation=config.accumulation,
-        norms=SquareSums(groups, pipeline, [unit for unit in every_unit if not unit.frozen]),
+        norms=parts.norms,
         collectives=Collectives(
-            reduce_scatter=reduce_scatter(config, comm, allocate),
+            reduce_scatter=reduce_scatter(config, comm, allocate, parts.gradients_wire or arithmetic.gradients_wire),
             add_replicas=replicas_added(config, comm),
-            all_gather=for_owners(buckets.chunked, comm.named("all_gather", config.addition.all_gather)),
-            gather_norms=for_owners(buckets.chunked, comm.named("gather_norms", ring.all_gather)),
-            broadcast=for_owners(buckets.broadcast, comm.named("broadcast", config.broadcast)),
+            all_gather=for_owners(chunked, comm.named("all_gather", addition.all_gather)),
+            gather_norms=for_owners(chunked, comm.named("gather_norms", ring.all_gather)),
+            broadcast=for_owners(Buckets(parallel.bucket_bytes).broadcast, comm.named("broadcast", config.broadcast)),
         ),
-        publishing=publishing(config, config.rule),
-        gathering=gathering(config, second),
-        overlap=second if config.parallel.overlap else None,
+        publishing=OfMatrices() if by_matrix else PUBLISHING[
+            parallel.publish if stage.publishes else "weights"](),
+        gathering=gathering(config, parts.gathers, parts.weights_wire or arithmetic.weights_wire),
+        overlap=parts.reducing if parallel.overlap else None,
         allocate=allocate,
         storage=storage,
         state=state,
-        param_dtype=config.computing.weights,
+        param_dtype=arithmetic.compute,
     )
 
 
@@ -144,13 +164,6 @@ def on_rank(
         here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
         host=host, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
     return own_replica, stepping(here, config.stage, observed, own_replica, neighbours, passes), passes
-
-
-def publishing(config: Config, rule: RewritesMatrices) -> Publishing:
-    """The way of updated weights to the ranks that do not own them."""
-    if config.of_matrices:
-        return OfMatrices(rule)
-    return PUBLISHING[config.parallel.publish if config.stage.publishes else "weights"]()
 
 
 def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
@@ -177,32 +190,10 @@ def stepping(
     return partial(here.step, SCHEDULES[config.parallel.schedule])
 
 
-def storage_of(
-    config: Config, allocate: Allocator, host: HostMemory, rule: WeightUpdates, instruments: Sequence[object]
-) -> tuple[Storage, WeightUpdates]:
-    """The storage of a row's states, and the update rule on that storage, which instruments observe."""
-    updates = observed(rule, instruments, update="update", differences="update", apply="update")
-    storage = Storage(config.on_host, allocate, host)
-    return storage, StoredUpdates(updates, storage) if config.on_host else updates
-
-
-def shelf(config: Config, allocate: Allocator, host: HostMemory, groups: TapeGroups) -> Shelf:
-    """The place where the row's tape keeps the inputs of recomputed units."""
-    parallel = config.parallel
-    kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
-    if not parallel.partition_activations:
-        return kept
-    return partitioned(kept, groups.get("tensor", Direction("tensor")), allocate)
-
-
-def reduce_scatter(
-    config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None = None
-) -> Callable[..., Any]:
-    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size.
-
-    `wire` replaces the format of quantised gradients.
+def reduce_scatter(config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None) -> Callable[..., Any]:
+    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size; `wire` quantises them.
     """
-    addition, name, buckets, wire = config.addition, "reduce_scatter", config.buckets, wire or config.gradients_wire
+    addition, name, buckets = config.addition, "reduce_scatter", Buckets(config.parallel.bucket_bytes)
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))
     collective = addition.collective if wire is None else OnNarrowWires(addition.collective, wire, allocate)
@@ -212,7 +203,7 @@ def reduce_scatter(
 
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
     """The sum of a chunk over the ranks that hold copies of it, in different groups."""
-    collective, chunked = config.addition.collective, config.buckets.chunked
+    collective, chunked = config.addition.collective, Buckets(config.parallel.bucket_bytes).chunked
     if config.mesh.replicas == 1 or collective is None:
         return lambda *_: None
     halves = comm.named("all_reduce", collective), comm.named("all_reduce", ring.all_gather)
@@ -232,10 +223,10 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
     return call
 
 
-def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None = None) -> Gathering:
-    """Stage III's gathering of weights; `wire` replaces the format of quantised weights."""
-    secondary, quantized = config.parallel.secondary_ranks, config.weights_wire
-    fill: Fill = Filled() if quantized is None else Quantized(wire or quantized)
+def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None) -> Gathering:
+    """Stage III's gathering of weights, which `wire` quantises."""
+    secondary = config.parallel.secondary_ranks
+    fill: Fill = filled if wire is None else Quantized(wire)
     if secondary:
         fill = SecondCopy(secondary, fill)
     if config.parallel.prefetch:
@@ -275,35 +266,35 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
 
 def saved_snapshot(config: Config, saved: Saved, place: int) -> Snapshot:
     """The state of a checkpoint in the units of a place."""
-    coordinates = config.directions.coordinates(place)
-
-    def read(unit: Unit, what: str, dtype: Any) -> Array:
-        return of_place(unit, partial(saved.whole, what), dtype, coordinates)
-
-    weights = {unit: read(unit, "weights", config.precision.weights) for unit in config.model.units}
-    optimizer = {unit: {slot: read(unit, slot, config.precision.state) for slot in config.rule.slots}
-                 for unit in config.model.units if not unit.frozen}
-    about = saved.about
+    about, states = saved.about, {
+        unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
     scaling = replace(config.scaling(), loss_scale=about["loss_scale"], good_steps=about["good_steps"])
-    return Snapshot(saved.step, saved.losses[-1:], weights, optimizer, {}, about["updates"], scaling)
+    weights = {unit: of_unit.pop("weights") for unit, of_unit in states.items()}
+    return Snapshot(saved.step, saved.losses[-1:], weights, states, {}, about["updates"], scaling)
+
+
+def saved_states(config: Config, saved: Saved, unit: Unit, place: int) -> Iterator[tuple[str, Array]]:
+    """The `weights` of a unit of a place and, unless it is frozen, its optimizer's slots, without padding."""
+    precision, slots = config.precision, () if unit.frozen else config.rule.slots
+    dtypes = {"weights": precision.weights} | dict.fromkeys(slots, precision.state)
+    coordinates = config.directions.coordinates(place)
+    return ((what, of_place(unit, partial(saved.whole, what), dtype, coordinates)) for what, dtype in dtypes.items())
 
 
 def restored(config: Config, saved: Saved, replica: Replica, place: int) -> list[Array]:
     """Load into the `replica` of a place the part of a saved state in its layouts; the losses of all steps so far."""
-    state, precision, coordinates = replica.state, config.precision, config.directions.coordinates(place)
+    state = replica.state
     state.step, state.updates = saved.step, saved.about["updates"]
     state.scaling.loss_scale, state.scaling.good_steps = saved.about["loss_scale"], saved.about["good_steps"]
-
-    def filled(unit: Unit, what: str, kind: Kind, dtype: Any) -> Array:
-        layout = state.layouts.of(unit, kind)
-        kept = replica.storage.allocator(kind)(layout.length, dtype, kind=kind, owner=unit.name)
-        own = of_place(unit, partial(saved.whole, what), dtype, coordinates)[layout.start : layout.stop]
-        kept[: len(own)], kept[len(own) :] = own, 0
-        return kept
-
     for unit in replica.units:
-        state.weights[unit] = filled(unit, "weights", "parameters", precision.weights)
+        kept = dict[str, Array]()
+        for what, flat in saved_states(config, saved, unit, place):
+            kind: Kind = "parameters" if what == "weights" else "optimizer"
+            layout = state.layouts.of(unit, kind)
+            own = flat[layout.start : layout.stop]
+            kept[what] = replica.storage.allocator(kind)(layout.length, flat.dtype, kind=kind, owner=unit.name)
+            kept[what][: len(own)], kept[what][len(own) :] = own, 0
+        state.weights[unit] = kept.pop("weights")
         if not unit.frozen:
-            state.optimizer[unit] = {
-                slot: filled(unit, slot, "optimizer", precision.state) for slot in replica.rule.slots}
+            state.optimizer[unit] = kept
     return [loss.copy() for loss in saved.losses.reshape(-1, 1)]

@@ -28,8 +28,8 @@ def collected(comm: Communicator, experiment: Experiment, config: Config, replic
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
     outputs = experiment.test_inputs(config) if comm.rank == 0 else []
-    speaks = bool(outputs) and dataset.kind == "tokens" and config.steps > 0
-    tape = Tape(lowest=len(config.model.layers), policy=config.policy)
+    speaks = bool(outputs) and dataset.kind == "tokens" and config.train.steps > 0
+    tape = Tape(lowest=len(config.model.layers), policy=config.arithmetic.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
         weights = gathered(comm, config, replica, unit, piece, "weights", config.precision.weights)
         computed_with = weights.astype(config.computing.weights, copy=False)
@@ -48,7 +48,7 @@ def collected(comm: Communicator, experiment: Experiment, config: Config, replic
         "weights_sha256": weights_digest.hexdigest(),
         "optimizer_sha256": optimizer_digest.hexdigest(),
         "test": experiment.test(config, outputs[0]) if outputs else None,
-        "sample": continued(config.in_one_piece, used, dataset, config.train.seed, config.policy)
+        "sample": continued(config.in_one_piece, used, dataset, config.train.seed, config.arithmetic.policy)
         if speaks else None,
         "weights": kept if keep_weights else None,
     }
@@ -134,12 +134,7 @@ def continued(
         for unit in model.forward_units:
             activations = tape.forward(unit, weights[unit], activations)
         scores = activations[0][0, place].astype(np.float64)
-        tokens[place + 1] = scores.argmax() if answers else drawn(random, scores)
+        sums = np.cumsum(np.exp(scores - scores.max()))
+        tokens[place + 1] = scores.argmax() if answers else np.searchsorted(sums, random.random() * sums[-1], "right")
     texts = [dataset.decode(part) for part in (tokens[: first + 1], tokens[first + 1 : last + 2])]
     return "|".join(texts)
-
-
-def drawn(random: np.random.Generator, scores: Array) -> int:
-    """A token drawn with the softmax probabilities of its scores."""
-    sums = np.cumsum(np.exp(scores - scores.max()))
-    return int(np.searchsorted(sums, random.random() * sums[-1], side="right"))

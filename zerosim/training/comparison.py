@@ -74,23 +74,12 @@ class Evidence:
 
 def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
     """The fingerprint of every place."""
-    sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.steps else None
-    return [fingerprint(config.model.units, snapshot, config.ranks, sha256) for snapshot in snapshots]
-
-
-def fingerprint(
-    units: Sequence[Unit], snapshot: Snapshot, chunks: int, sha256: tuple[str, str] | None
-) -> Fingerprint:
-    """The digests of a snapshot in `chunks` chunks; `sha256` are those of the whole state, if it is the last."""
-    digests = tuple(
-        {
-            what: [digest(comparable(what, chunk)) for chunk in split(with_padding(flat, chunks), chunks)]
-            for what, flat in states(snapshot, unit).items()
-        }
-        for unit in units
-    )
-    counted = counts(snapshot.updates, snapshot.scaling)
-    return Fingerprint(snapshot.step, snapshot.loss.tobytes(), digests, counted, sha256, snapshot.wire_errors)
+    sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.train.steps else None
+    return [Fingerprint(
+        snapshot.step, snapshot.loss.tobytes(),
+        tuple({what: [*map(digest, comparable_chunks(what, flat, config.ranks))]
+               for what, flat in states(snapshot, unit).items()} for unit in config.model.units),
+        counts(snapshot.updates, snapshot.scaling), sha256, snapshot.wire_errors) for snapshot in snapshots]
 
 
 def whole_sha256(config: Config, snapshots: Sequence[Snapshot]) -> tuple[str, str]:
@@ -125,13 +114,14 @@ def states(snapshot: Snapshot, unit: Unit) -> dict[str, Array]:
     return buffers
 
 
-def with_padding(flat: Array, chunks: int) -> Array:
-    """`flat` with zeros appended until its chunks are equal.
+def comparable_chunks(what: str, flat: Array, chunks: int) -> list[Array]:
+    """The chunks of a unit's state, the last with zeros until all are equally long.
 
-    >>> with_padding(np.ones(3), 2).tolist()
-    [1.0, 1.0, 1.0, 0.0]
+    >>> [chunk.tolist() for chunk in comparable_chunks(WEIGHTS, np.ones(3), 2)]
+    [[1.0, 1.0], [1.0, 0.0]]
     """
-    return np.concatenate([flat, np.zeros(padded(len(flat), chunks) - len(flat), flat.dtype)])
+    whole = np.pad(flat, (0, padded(len(flat), chunks) - len(flat)))
+    return [comparable(what, chunk) for chunk in split(whole, chunks)]
 
 
 def comparable(what: str, values: Array) -> Array:

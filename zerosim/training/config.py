@@ -8,17 +8,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from zerosim.autograd.autocast import Autocast
-from zerosim.autograd.tape import Policy, as_written
+from zerosim.autograd.tape import as_written
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.collectives import Algorithm, tree
 from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
 from zerosim.core.allocation import Kind
 from zerosim.core.orders import ORDERS, Order
-from zerosim.core.parts import Name
 from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.core.sharding import Mesh
 from zerosim.core.wires import Format
@@ -34,7 +31,6 @@ from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.pipeline import Chunk, chunks_of
 from zerosim.stages.scaling import INITIAL_SCALE, Scaling
 from zerosim.stages.update import LearningRate, UpdateRule
-from zerosim.training.buckets import Buckets
 from zerosim.training.reference import Arithmetic
 from zerosim.training.state_file import Saved
 
@@ -71,7 +67,7 @@ class Config(Row):
             return (self,)
         chunks = chunks_of(
             self.model, parallel.pieces, parallel.pipeline_layers, self.train.micro_batch, self.computing.weights,
-            self.policy)
+            self.arithmetic.policy)
         return tuple(replace(
             self, model=replace(self.model, units=tuple(unit for chunk in own for unit in chunk.units)),
             chunks=tuple(own), whole=self) for own in (chunks[rank::size] for rank in range(size)))
@@ -102,10 +98,6 @@ class Config(Row):
         return Mesh(rank, self.ranks, group) if group and self.stage.gathers else None
 
     @property
-    def steps(self) -> int:
-        return self.train.steps
-
-    @property
     def done(self) -> int:
         """The steps before this run."""
         return self.resumed.step if self.resumed else 0
@@ -113,7 +105,7 @@ class Config(Row):
     @property
     def steps_here(self) -> int:
         """The number of steps in this run."""
-        return self.steps - self.done
+        return self.train.steps - self.done
 
     @property
     def samples(self) -> int:
@@ -137,23 +129,9 @@ class Config(Row):
         return PRECISIONS.get(self.parallel.autocast)
 
     @cached_property
-    def policy(self) -> Policy:
-        """The dtype of each value of the model's computation."""
-        return Autocast(self.autocast.weights) if self.autocast else as_written
-
-    @cached_property
     def on_host(self) -> tuple[Kind, ...]:
         """The model states that the row offloads."""
         return self.stage.on_host(self.parallel.offload_optimizer, self.parallel.offload_parameters)
-
-    @property
-    def outputs(self) -> np.dtype[np.generic]:
-        """The dtype of the model's outputs."""
-        return self.or_computing(self.parallel.output_dtype)
-
-    def or_computing(self, dtype: str) -> np.dtype[np.generic]:
-        """The dtype of a key; `weights` means the dtype of the weights used in computation."""
-        return (self.computing if dtype == "weights" else PRECISIONS[dtype]).weights
 
     @property
     def order(self) -> Order:
@@ -185,50 +163,11 @@ class Config(Row):
         named = self.serving("broadcast")
         return tree.broadcast if named is None else named.carry_out
 
-    @property
-    def buckets(self) -> Buckets:
-        """The buckets of collectives on gradients, weights and norms."""
-        return Buckets(self.parallel.bucket_bytes)
-
-    @property
-    def wire(self) -> np.dtype[np.generic]:
-        """The dtype in which gradients are sent and added."""
-        if self.stage.wire:
-            return PRECISIONS[self.stage.wire].weights
-        return self.or_computing(self.parallel.reduce_dtype)
-
-    @property
-    def weights_wire(self) -> Format | None:
-        """The format of gathered weights, if they are quantised."""
-        return self.wire_of(self.parallel.quantized_weights) if self.stage.gathers else None
-
-    @property
-    def gradients_wire(self) -> Format | None:
-        """The format of sent gradients, if they are quantised."""
-        return self.wire_of(self.parallel.quantized_gradients)
-
-    def wire_of(self, codes: str) -> Format | None:
-        """The format with these codes in the row's blocks; None for "none"."""
-        return None if codes == "none" else Format(codes, self.parallel.quantized_block)
-
-    @property
-    def summed(self) -> np.dtype[np.generic]:
-        """The dtype in which a rank adds its micro-batches.
-
-        FSDP2 adds them in `reduce_dtype`, and so does a row with a `param_dtype`, if `reduce_dtype` is wider.
-        """
-        widened = self.computing is not self.precision and self.wire == FLOAT32
-        return FLOAT32 if self.accumulates_in_float32 or widened else self.computing.weights
-
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
         """The units that keep only their input for backward, and run forward again."""
         chosen = self.parallel.recompute
         return frozenset(unit for unit in self.model.units if chosen is True or {*unit.numbers} & {*(chosen or ())})
-
-    @property
-    def accumulates_in_float32(self) -> bool:
-        return self.parallel.accumulate_dtype == "fp32"
 
     @cached_property
     def in_one_piece(self) -> Model:
@@ -244,7 +183,7 @@ class Config(Row):
     @property
     def accumulation(self) -> str:
         """The accumulation that the row uses; if the requested one is impossible, `boundary`."""
-        requested = "micro_batch" if self.stage.reduces_each else self.parallel.accumulation
+        requested = "micro_batch" if self.stage.reduces_parts else self.parallel.accumulation
         possible = self.block > 1 and (requested != "micro_batch" or self.stage.may_reduce_parts)
         return requested if possible else "boundary"
 
@@ -254,14 +193,9 @@ class Config(Row):
         return ignored(self.stage_key, vars(self.parallel), self.block)
 
     @property
-    def part_by_part(self) -> bool:
-        """Whether each micro-batch is reduced separately, which is a different order of addition."""
-        return self.accumulation == "micro_batch"
-
-    @property
     def added_on_rank(self) -> int:
         """The number of micro-batches that a rank adds before the sum over the ranks."""
-        return 1 if self.part_by_part else self.block
+        return 1 if self.arithmetic.part_by_part else self.block
 
     @property
     def reductions(self) -> int:
@@ -284,11 +218,6 @@ class Config(Row):
         to_all = self.parallel.gradients == "all_reduce"
         return (self.stage.publishes and to_all) or not self.stage.shares_updates
 
-    @property
-    def of_matrices(self) -> bool:
-        """Whether the optimizer needs whole matrices."""
-        return OPTIMIZERS[self.train.optimizer].of_matrix is not None
-
     @cached_property
     def rule(self) -> UpdateRule:
         """The optimizer step, for any stretch of a unit."""
@@ -310,18 +239,25 @@ class Config(Row):
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
         return Scaling(train.loss_scale, False, train.clip_norm)
 
-    @property
+    @cached_property
     def arithmetic(self) -> Arithmetic:
-        """Where one process rounds sums, and the order of its operations.
+        """Where sums are rounded.
 
+        FSDP2 adds micro-batches in `reduce_dtype`, and so does a row with a `param_dtype`, if `reduce_dtype` is wider.
         In float32, applying published updates everywhere is the same computation as applying them once.
         """
-        publishes_updates = self.parallel.publish == "updates" and self.stage.publishes and self.precision.mixed
+        keys, stage, kept, computing = self.parallel, self.stage, self.precision, self.computing
+        wire = (PRECISIONS.get(stage.wire or keys.reduce_dtype) or computing).weights
+        wide = keys.accumulate_dtype == "fp32"
+        widened = computing is not kept and wire == FLOAT32
+        codes = keys.quantized_weights if stage.gathers else "none", keys.quantized_gradients
+        weights, gradients = (None if code == "none" else Format(code, keys.quantized_block) for code in codes)
         return Arithmetic(
-            compute=self.computing.weights, policy=self.policy, output=self.outputs, weights_wire=self.weights_wire,
-            gradients_wire=self.gradients_wire, accumulate=self.summed, wire=self.wire,
-            accumulates_in_float32=self.accumulates_in_float32, part_by_part=self.part_by_part,
-            publishes_updates=publishes_updates)
+            compute=computing.weights, policy=Autocast(self.autocast.weights) if self.autocast else as_written,
+            output=(PRECISIONS.get(keys.output_dtype) or computing).weights, weights_wire=weights,
+            gradients_wire=gradients, accumulate=FLOAT32 if wide or widened else computing.weights, wire=wire,
+            accumulates_in_float32=wide, part_by_part=self.accumulation == "micro_batch",
+            publishes_updates=keys.publish == "updates" and stage.publishes and kept.mixed)
 
     @property
     def bits(self) -> tuple[object, ...]:
@@ -346,10 +282,6 @@ class Config(Row):
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
         return replace(self, ranks=ranks, directions=replace(self.directions, data=ranks))
-
-    def by(self, stage: Name) -> "Config":
-        """The config with another stage."""
-        return replace(self, stage_key=stage)
 
 
 def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:

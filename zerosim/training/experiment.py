@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zerosim.autograd.operations.losses import UNCOUNTED, counted, cross_entropy
 from zerosim.core.allocation import Array
 from zerosim.core.bits import little_endian
-from zerosim.core.errors import ScenarioError
+from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
@@ -66,12 +66,12 @@ class Experiment:
 
     def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
         """All micro-batches of each step of a row after step `after`."""
-        return (self.micro_batches(config, step) for step in range(after + 1, config.steps + 1))
+        return (self.micro_batches(config, step) for step in range(after + 1, config.train.steps + 1))
 
     def of_rank(self, config: Config, rank: int) -> Iterator[Batch]:
         """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
         block = slice(rank * config.block, (rank + 1) * config.block)
-        for step in range(config.done + 1, config.steps + 1):
+        for step in range(config.done + 1, config.train.steps + 1):
             chosen, count = self.micro_batches(config, step, block), counted_in(config, self.dataset, step)
             yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], count, block.start)
 
@@ -88,7 +88,7 @@ class Experiment:
         """
         expected = self.dataset.y_test
         assert expected is not None
-        outputs = outputs.astype(config.outputs).astype(config.precision.losses)
+        outputs = outputs.astype(config.arithmetic.output).astype(config.precision.losses)
         match self.dataset.measure:
             case "exact sequences":
                 return exact_share(outputs.argmax(axis=-1), expected)
@@ -135,7 +135,7 @@ def check_counted(scenario: Scenario, dataset: Dataset, config: Config) -> None:
     """Refuse a step without a target that counts: its loss is a mean of nothing."""
     if dataset.kind != "tokens" or (dataset.y != UNCOUNTED).any(axis=1).all():
         return
-    for step in range(1, config.steps + 1):
+    for step in range(1, config.train.steps + 1):
         if not counted_in(config, dataset, step):
             raise scenario.origin.error(
                 f"data.source {shown(scenario.data.source)}: none of the {config.samples} samples of step {step} has a "
@@ -181,15 +181,12 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
     Raises `ScenarioError` with the first name, shape or dtype that differs from the model's.
     """
     source = scenario.model.weights
-
-    def fault(message: str) -> ScenarioError:
-        return scenario.origin.error(f"model.weights {shown(source)}: {message}", KEY)
-
     if not source:
         return None
-    file = weights_file(source, fault, scenario.origin.folder(KEY))
-    for problem in problems(file, config):
-        raise fault(problem)
+    with scenario.origin.blaming(KEY, value=source):
+        file = weights_file(source, scenario.origin.folder(KEY))
+        for problem in problems(file, config):
+            raise UsageError(problem)
     return file
 
 

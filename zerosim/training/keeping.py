@@ -58,11 +58,6 @@ def begin(experiment: Experiment) -> ExitStack:
         return locks.pop_all()
 
 
-def is_saved_after(experiment: Experiment, config: Config, step: int) -> bool:
-    """Whether a row is saved after this step: after each of so many steps, and after the last."""
-    return bool(experiment.folders) and (not step % experiment.scenario.checkpoint.every or step == config.steps)
-
-
 def save(
     comm: Communicator, experiment: Experiment, config: Config, replica: Replica, losses: Sequence[Array]
 ) -> None:
@@ -134,7 +129,7 @@ def with_checkpoints(experiment: Experiment, resume: str | None, *, accept_pytho
 def resumptions(experiment: Experiment) -> list[str]:
     """The checkpoint from which each row resumes, if it does, in words."""
     return [
-        f"{row.name} resumes after step {row.done} of {row.steps}, from {row.resumed.path}, saved by "
+        f"{row.name} resumes after step {row.done} of {row.train.steps}, from {row.resumed.path}, saved by "
         f"{row.resumed.about['stage']} on {plural(row.resumed.about['ranks'], 'rank')}"
         for row in experiment.rows if row.resumed is not None
     ]

@@ -17,12 +17,6 @@ def without_zeros(counts: Mapping[Kind, int]) -> dict[str, int]:
     return {str(kind): count for kind, count in counts.items() if count}
 
 
-def by_pipeline(passes: list[list[Slot]], ranks: int) -> list[list[list[Slot]]]:
-    """The passes of the ranks of each pipeline; nothing without one."""
-    stride = len(passes) // ranks
-    return [passes[first::stride] for first in range(stride)] if ranks > 1 else []
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankBytes:
     """The memory of one rank between steps and at the peak within a step, as documents have it."""

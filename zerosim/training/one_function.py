@@ -90,7 +90,8 @@ def differences(config: Config) -> list[str]:
     batch = Batch(1, np.split(x, count), np.split(y, count), counted(y), first=0)
     parts = [computed(config.in_one_piece, whole, pair, batch.counted, draw=refuse_draws)
              for pair in zip(batch.inputs, batch.targets, strict=True)]
-    loss, expected = reduce(np.add, [part for part, _ in parts]), summed([part for _, part in parts])
+    loss = reduce(np.add, [part for part, _ in parts])
+    expected = {name: reduce(np.add, [part[name] for _, part in parts]) for name in parts[0][1]}
     ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.all_ranks)
     words = [f"loss: {times(float(result[0] / loss[0]), 'value')}" for result, _, _ in ranks
              if result is not None and not abs(result[0] - loss[0]) <= TOLERANCE * abs(loss[0])][:1]
@@ -137,11 +138,6 @@ def times(ratio: float, what: str) -> str:
     """
     near_one = abs(ratio - 1.0) < 5e-3 or not np.isfinite(ratio)
     return f"{'not' if near_one else f'{ratio:.3g} times'} the {what} of the model in one piece"
-
-
-def summed(parts: list[Gradients]) -> Gradients:
-    """The sums of what several micro-batches contribute."""
-    return {name: reduce(np.add, [part[name] for part in parts]) for name in parts[0]}
 
 
 def refuse_draws(*_: object) -> None:
@@ -192,7 +188,7 @@ def in_float64(config: Config) -> Config:
                     micro_batches=2 * directions.pipeline if directions.pipeline > 1 else 1)
     undropped = replace(config.keys, dropout=0.0)
     return replace(
-        config.on(1).by("ddp"), parallel=parallel, train=train, keys=undropped, resumed=None, initial=None,
+        config.on(1), stage_key="ddp", parallel=parallel, train=train, keys=undropped, resumed=None, initial=None,
         model=build(undropped, config.model.task, config.layers))
 
 

@@ -46,8 +46,8 @@ from zerosim.training.comparison import (
 )
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
-from zerosim.training.keeping import is_saved_after, save
-from zerosim.training.measurement import Measurement, RankMemory, by_pipeline, without_zeros
+from zerosim.training.keeping import save
+from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
 from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
@@ -107,7 +107,7 @@ def train_alone(
     in_one_process = (fingerprints(config, snapshots) for snapshots in alone(experiment, config))
     history: dict[int, Fingerprint] = {}
     place = config.directions.place(comm.rank)
-    progress.begin("one process", config.steps)
+    progress.begin("one process", config.train.steps)
     for places in published(comm, in_one_process if comm.rank == 0 else None):
         snapshot = places[place % len(places)]
         history[snapshot.step] = snapshot
@@ -192,7 +192,7 @@ class Run:
         if ranks is None:
             return None
         traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
-        last = history[config.steps] if history else None
+        last, pipelines = history[config.train.steps] if history else None, len(passes) // config.directions.pipeline
         disagreement = None
         if last is not None and evidence is None:
             gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
@@ -206,7 +206,7 @@ class Run:
             losses=self.losses,
             wire_errors={what: vars(error) for what, error in last.wire_errors.items()} if last else {},
             operations=[*every_operations],
-            passes=by_pipeline([*passes], config.directions.pipeline),
+            passes=[[*passes[first::pipelines]] for first in range(pipelines if pipelines < len(passes) else 0)],
             hosts=self.hosts,
             traffic=[*traffic],
             memory=[*memories],
@@ -252,7 +252,7 @@ class Run:
         self.world.take_buffers_from(self.replica.allocate)
         for ledger in (self.ledger, self.host):
             ledger.begin_peak()
-        progress.begin(self.title, config.steps)
+        progress.begin(self.title, config.train.steps)
         for batch in self.experiment.of_rank(config, self.replica.comm.rank):
             HERE.set(Location(batch.step, self.config.name))
             partial_loss = self.run_one(batch)
@@ -283,8 +283,9 @@ class Run:
             self.misfit = self.misfit or misfit
 
     def save(self) -> None:
-        """Save the state, if it is due."""
-        if is_saved_after(self.experiment, self.config, self.replica.state.step):
+        """Save the state after each of so many steps, and after the last, if the scenario requests it."""
+        step, every = self.replica.state.step, self.experiment.scenario.checkpoint.every
+        if self.experiment.folders and (not step % every or step == self.config.train.steps):
             started = time.perf_counter()
             self.world.take_buffers_from(allocate)    # these messages are no step's
             save(self.comm, self.experiment, self.config, self.replica, self.losses)
@@ -296,7 +297,7 @@ class Run:
         tracer = self.tracer if batch.step in self.experiment.traced else None
         if tracer:
             tracer.begin()
-        if tracer or batch.step == self.config.steps:
+        if tracer or batch.step == self.config.train.steps:
             self.began_ns = self.ledger.begin_curve()
         self.injected.begin(batch.step)
         started = time.perf_counter()

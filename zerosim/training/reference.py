@@ -17,7 +17,7 @@ of its own.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from operator import add
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,13 +87,13 @@ class Arithmetic:
     the master copy alone.
     """
 
-    compute: npt.DTypeLike
+    compute: np.dtype[Any]
     policy: Policy
-    output: npt.DTypeLike
+    output: np.dtype[Any]
     weights_wire: Format | None
     gradients_wire: Format | None
-    accumulate: npt.DTypeLike
-    wire: npt.DTypeLike
+    accumulate: np.dtype[Any]
+    wire: np.dtype[Any]
     accumulates_in_float32: bool
     part_by_part: bool
     publishes_updates: bool
@@ -184,7 +184,7 @@ class Reference:
             for unit, partials in contributions.items():
                 partials.append(gradients[unit])
         return self.order.total(losses, self.mesh), {
-            unit: reduce(add, (self.gradient(partials) for end, partials in contributions.items()
+            unit: reduce(Gradient.__add__, (self.gradient(partials) for end, partials in contributions.items()
                                if end.numbers == unit.numbers))
             for unit in self.trained
         }
@@ -250,8 +250,4 @@ def backpropagate(
 
 def added(sums: Sequence[Array], dtype: npt.DTypeLike) -> Array:
     """The parts' sums, each rounded to `dtype`, left to right."""
-    total: Array
-    total, *others = (addend.astype(dtype, copy=False) for addend in sums)
-    for other in others:
-        total = total + other
-    return total
+    return reduce(np.add, [addend.astype(dtype, copy=False) for addend in sums])

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from zerosim.core.allocation import Array
 from zerosim.core.bits import little_endian
@@ -100,14 +101,6 @@ def header_sha256(words: str, header: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([words, header]).encode()).hexdigest()
 
 
-class Stored(NamedTuple):
-    """The place of an array in the file."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    start: int
-
-
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
@@ -133,22 +126,14 @@ class About(TypedDict):
     ranks: Count
 
 
-class Entry(msgspec.Struct):
-    """What a header says of an array."""
-
-    dtype: str
-    shape: tuple[Count, ...]
-    data_offsets: tuple[Count, Count]
-
-
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The checkpoint at `path`: what is said `about` its training, and its arrays by name, read when they are asked
-    for."""
+    """The checkpoint at `path`, open for reading: what is said `about` its training, and its arrays."""
 
     path: Path
     about: Mapping[str, Any]
-    arrays: Mapping[str, Stored]
+    headings: Sequence[Heading]
+    opened: Any
 
     @property
     def step(self) -> int:
@@ -161,12 +146,13 @@ class Saved:
 
     def array(self, name: str, shape: Sequence[int]) -> Array:
         """An array. Raises `CheckpointError` if it is missing or has a different shape."""
-        stored = self.arrays.get(name)
-        if stored is None or [*stored.shape] != [*shape]:
-            has = "lacks" if stored is None else f"has shape {[*stored.shape]} of"
+        stored = {name: shape for name, _, shape in self.headings}.get(name)
+        if stored != [*shape]:
+            has = "lacks" if stored is None else f"has shape {stored} of"
             raise CheckpointError(
                 f"{self.path} {has} {name}, which has shape {[*shape]} here; resume it with its own model")
-        return np.fromfile(self.path, stored.dtype, math.prod(shape), offset=stored.start).reshape(shape)
+        array: Array = self.opened.get_tensor(name)
+        return array
 
     def whole(self, what: str, place: ParameterPlace) -> Array:
         """The weights, or a slot of the optimizer, of a parameter of the model in one piece."""
@@ -175,9 +161,6 @@ class Saved:
 
 def read(path: Path) -> Saved:
     """The checkpoint at `path`, checked against its digest. Raises `CheckpointError` for any other file."""
-    def damaged(what: str) -> CheckpointError:
-        return CheckpointError(f"{path} is damaged: {what}; use another checkpoint")
-
     try:
         with regular(path) as file:
             length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
@@ -186,20 +169,15 @@ def read(path: Path) -> Saved:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         about = json.loads(metadata["zerosim"])
         if (sha256, header_sha256(metadata["zerosim"], header)) != (metadata["sha256"], metadata["header_sha256"]):
-            raise damaged("its SHA-256 does not match")
+            raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint")
         msgspec.convert(about, About)
-        arrays, at = dict[str, Stored](), 0
-        for name, entry in msgspec.convert(header, dict[str, Entry]).items():
-            arrays[name] = stored = Stored(OF_NAMES[entry.dtype], entry.shape, 8 + length + at)
-            begins, at = at, at + math.prod(stored.shape) * stored.dtype.itemsize
-            if entry.data_offsets != (begins, at):
-                raise damaged(f"the place of {name!r} is not that of its shape")
-        if 8 + length + at != size:
-            raise damaged(f"it has {size:,} bytes where its header tells of {8 + length + at:,}")
+        opened: Any = safe_open(path, "np")
+        parts = {name: opened.get_slice(name) for name in header}
+        headings = [(name, OF_NAMES[part.get_dtype()], part.get_shape()) for name, part in parts.items()]
+        return Saved(path, about | {"sha256": sha256}, headings, opened)
     except OSError as error:
         raise CheckpointError(f"{path}: {(error.strerror or str(error)).lower()}; name a checkpoint") from None
-    except (AttributeError, ValueError, LookupError, TypeError, RecursionError, msgspec.ValidationError) as error:
+    except (AttributeError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         what = error if isinstance(error, msgspec.ValidationError) else type(error).__name__
         raise CheckpointError(f"{path} is no checkpoint of zerosim, or its header is damaged ({what}); name a file of "
                               "--checkpoint") from None
-    return Saved(path, about | {"sha256": sha256}, arrays)

@@ -17,8 +17,8 @@ from zerosim.autograd.player import Player, Precise
 from zerosim.core.extents import extent, owner
 from zerosim.models.units import Segment, Task, Unit
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
-from zerosim.training.config import Config, configured
+from zerosim.scenario.sections import ModelKeys, Train, Variant, WorldKeys
+from zerosim.training.config import configured
 from zerosim.verdict.shapes import expected
 
 
@@ -40,32 +40,26 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
     >>> gpt2 = ModelKeys(kind="transformer", layers=12, width=768, heads=12, vocabulary=50257, sequence=1024,
     ...              tied_embeddings=True)
     >>> count, found = transformer(gpt2, samples=1)
-    >>> count, found.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768)
-    (124439808, True)
+    >>> count, found.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), found.korthikanti_bytes
+    (124439808, True, 89653248)
     """
-    config = in_16_bits(model, samples, recompute=False)
-    again = in_16_bits(model, samples, recompute=True)
-    unit = next(unit for unit in config.model.units if unit.numbers == (1,))
-    (segment,) = unit.segments
-    s, h = model.sequence, model.width
-    return config.model.count, BlockActivations(
-        kept_bytes(unit, segment, (samples, s, h)),
-        korthikanti(s, samples, h, model.heads),
-        expected(config).peak_bytes["activations"],
-        expected(again).peak_bytes["activations"],
-    )
-
-
-def in_16_bits(model: ModelKeys, samples: int, *, recompute: bool) -> Config:
-    """The configuration of one rank that trains on one micro-batch."""
     scenario = Scenario(
         world=WorldKeys(1),
         model=model,
         train=Train(micro_batch=samples, micro_batches=1, precision="bf16"),
-        parallel=Parallel(stages=("ddp",), recompute=recompute),
+        variant=(Variant(stage="ddp"), Variant(stage="ddp", recompute=True)),
     )
-    (row,) = scenario.rows
-    return configured(row, Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True))
+    task = Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
+    config, again = (configured(row, task) for row in scenario.rows)
+    unit = next(unit for unit in config.model.units if unit.numbers == (1,))
+    (segment,) = unit.segments
+    s, h, a = model.sequence, model.width, model.heads
+    return config.model.count, BlockActivations(
+        kept_bytes(unit, segment, (samples, s, h)),
+        s * samples * (34 * h + 5 * a * s),
+        expected(config).peak_bytes["activations"],
+        expected(again).peak_bytes["activations"],
+    )
 
 
 def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
@@ -78,12 +72,3 @@ def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
     _, kept = player.forward(extent(shape, dtype, kind="activations", owner=unit.name))
     blocks = [owner(array) for array in (*kept.values.values(), *kept.saved.values())]
     return sum(block.nbytes for block in {id(block): block for block in blocks}.values())
-
-
-def korthikanti(s: int, b: int, h: int, a: int) -> int:
-    """The bytes of a block by the published formula, without recomputation, on one tensor-parallel rank.
-
-    >>> korthikanti(2048, 1, 12288, 96)
-    2868903936
-    """
-    return s * b * (34 * h + 5 * a * s)

@@ -9,8 +9,9 @@ that they catch what is counted, kept or computed a multiple of times, and never
     peaks         at least what rests between steps; weights at most those and two or three full units, gradients those
                   of the whole model, or a shard and some units, by the ZeRO paper's stages
     activations   at least each block's input (2 s b h bytes in 16 bits), at most what Korthikanti et al. count: of each
-                  product its input and its output, for each head and token a row of the softmax; and as work arrays
-                  of backward twice those of the largest layer in 32 bits
+                  product its input and its output, for each head and token a row of the softmax; once more where
+                  backward of the weights comes later; in 32 bits the gradient of a layer's output, and as work
+                  arrays of backward four times those of the largest layer
 
 Sources: Kaplan et al., "Scaling laws for neural language models" (2020), section 2.1; Korthikanti et al., "Reducing
 activation recomputation in large transformer models" (2022), sections 4.1 and 5; Rajbhandari et al., "ZeRO" (2020).
@@ -33,8 +34,9 @@ Between = dict[str, tuple[int, int]]
 SENT, MOVED = "sent to tensor ranks", "moved between host and device"
 WITH_FORMULAS = ("mlp", "transformer", "mixture")
 """The kinds of models whose products are known without their code."""
-WORKING = 2
-"""How many times the activations of the largest layer backward may have as gradients and work arrays."""
+WORKING = 4
+"""How many times the activations of the largest layer backward may have as work arrays: of y and x the gradients, and
+of a function between them a slope and what it is computed from."""
 
 
 @dataclass(frozen=True)
@@ -117,39 +119,46 @@ def tensor_bytes_between(config: Config) -> Between:
     """The bytes that each rank sends to tensor ranks in a run's steps, by Megatron-LM: four all-reduces a block.
 
     An all-reduce of b s h numbers is an all-gather and a reduce-scatter, each of (N − 1)/N of them. Recomputation
-    repeats two; sequence parallelism gathers inputs again, and with a cut vocabulary ends communicate too, of each
-    token also the maximum, the sum and the picked score. Only of a transformer, since experts are cut otherwise.
+    repeats two; sequence parallelism gathers inputs again, and adds gradients of weights that are not cut; with a cut
+    vocabulary ends communicate too, of each token also the maximum, the sum and the picked score. Only of a
+    transformer whose attention has no latents: experts and latents are cut otherwise.
     """
     keys, ranks, parallel = config.keys, config.directions.tensor, config.parallel
-    if keys.kind != "transformer" or config.directions.places != ranks or ranks == 1:
+    if keys.kind != "transformer" or keys.latent or config.directions.places != ranks or ranks == 1:
         return {}
     tokens = config.steps_here * config.block * config.train.micro_batch * config.in_one_piece.task.inputs
     half = tokens * keys.width * config.computing.weights.itemsize * (ranks - 1) / ranks
     trained = all(not unit.frozen for unit in config.model.units)
-    more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel + 2 * bool(keys.latent))
+    more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel)
     more += 2 * keys.layers * parallel.partition_activations
     ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
     widest = 1 if config.autocast is None else 2
-    return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)),
-                             math.ceil(half * widest * (8 * keys.layers + more + ends + 16 / keys.width)))}
+    alike = parallel.sequence_parallel * sum(
+        math.prod(place.shape) for unit in config.model.units for place in unit.places if not place.parameter.cut)
+    most = half * (8 * keys.layers + more + ends + 16 / keys.width) + 2 * alike * (
+        config.steps_here * config.block * config.computing.weights.itemsize * (ranks - 1) / ranks)
+    return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)), math.ceil(widest * most))}
 
 
 def moved_between(config: Config, updates: int) -> Between:
     """The bytes of model states that a rank copies to its host and back in a run's steps, with so many updates.
 
-    ZeRO-Offload copies a shard's gradient down and its weights up for each update; offloaded weights come up for each
-    pass.
+    ZeRO-Offload copies a shard's gradient down and its weights up for each update, but for updates that are published,
+    which are no states; offloaded weights come up for each pass.
     """
     if not config.on_host:
         return {}
     size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FP32_BYTES)
-    narrow = min(size, config.computing.weights.itemsize, config.wire.itemsize, config.summed.itemsize)
+    rounded = config.arithmetic
+    narrow = min(size, *(dtype.itemsize for dtype in (rounded.compute, rounded.wire, rounded.accumulate)))
     mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
                   for unit in config.model.units if not unit.frozen)
+    differs = config.rule.optimizer.of_matrix is not None or (
+        config.stage.publishes and config.parallel.publish == "updates")
     least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
-        2 * updated * narrow * updates)
+        (2 - differs) * updated * narrow * updates)
     uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
     fetched = weights * uses * config.passes * ("parameters" in config.on_host)
     most = config.steps_here * item * (updated * (config.reductions + 2) + fetched)
@@ -161,30 +170,40 @@ def peaks_between(config: Config) -> Between:
     resting, model, stage, parallel = resting_bytes(config), config.model, config.stage, config.parallel
     lengths = sorted((shard(unit.count, replace(config.mesh, group=1)) for unit in model.units), reverse=True)
     whole, most = sum(lengths), lengths[0] if lengths else 0
-    wide = max(config.summed.itemsize, config.wire.itemsize, config.precision.weights.itemsize)
+    sums = config.arithmetic.accumulate, config.arithmetic.wire, config.precision.weights
+    wide = max(dtype.itemsize for dtype in sums)
     near = {kind: 3 * most * FP32_BYTES for kind in MODEL_STATES if kind in config.on_host}
     full = 0
     if stage.gathers:
         again = any(later_uses(model, unit) > 1 for unit in model.units)
         kept = whole if not parallel.reshard_after_forward or again else most
         full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
-    at_end = "gradients" in stage.sharded and config.at_once < config.block and not config.part_by_part
+    later = config.at_once < config.block and not config.arithmetic.part_by_part
+    at_end = "gradients" in stage.sharded and (later or config.whole is not None)
     terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
-    contributions = 3 + bool(config.keys.tied)  # the sum, a micro-batch's (two of a tied unit), and a working copy
+    # The sum, a micro-batch's, and a working copy; of a unit that runs twice one of each micro-batch until it has both.
+    contributions = 3 + under_way(config) * any(len(unit.segments) > 1 for unit in model.units)
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
-    ceilings = {"parameters": resting.parameters + full, "gradients": resting.gradients + gradients,
-                "optimizer": resting.optimizer}
+    more = {"parameters": full, "gradients": gradients, "optimizer": 0}
     between: Between = {
-        f"{kind} at the peak": (getattr(resting, kind), ceilings[kind] + near.get(kind, 0)) for kind in MODEL_STATES}
+        f"{kind} at the peak": (kept, kept + more[kind] + near.get(kind, 0)) for kind, kept in resting.items()}
     if config.keys.kind in WITH_FORMULAS:
         between["activations at the peak"] = activations_between(config)
     return between
 
 
+def under_way(config: Config) -> int:
+    """The micro-batches that run at once: of a pipeline as its schedule says, in layered accumulation all, else one."""
+    return config.at_once if config.whole is None else held_due(
+        config.parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
+        config.parallel.model_chunks)
+
+
 def activations_between(config: Config) -> tuple[int, int]:
     """The bytes of activations at the peak on one rank.
 
-    A pipeline has as many micro-batches under way as its schedule says, layered accumulation all, others one.
+    Gradients of weights are arrays of the graph, too, of weights that are cast, are experts' or belong to all ranks
+    that share a micro-batch; casts of weights are kept for each micro-batch.
     """
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
@@ -194,14 +213,20 @@ def activations_between(config: Config) -> tuple[int, int]:
     here = [number for unit in model.units for number in unit.numbers]
     blocks = [] if keys.kind == "mlp" else [number for number in here if 0 < number < keys.layer_count - 1]
     residual = 4 * keys.width * task.tokens
-    kept = {layer: sum(count for at, count in numbers if at == layer) + rows * (layer in blocks) + residual
-            for layer in here}
-    alive = config.at_once if config.whole is None else held_due(
-        parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
-        parallel.model_chunks)
+    of_layer = {layer: [count for at, count in numbers if at == layer] for layer in here}
+    gated = keys.architecture == "llama"    # whose perceptron also has the gate's function
+    kept = {layer: sum(counts) + (rows + gated * max(counts, default=0)) * (layer in blocks) + residual
+            for layer, counts in of_layer.items()}
+    alive = under_way(config)
     cast = config.autocast.weights.itemsize if config.autocast else 0
-    ceiling = tokens * ((size + cast) * alive * sum(kept.values())
-                        + WORKING * max(size, FP32_BYTES) * max(kept.values(), default=0))
+    wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
+    between = max(task.outputs, keys.width if task.tokens else max(task.inputs, *keys.hidden, 0))
+    ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * between)
+                        + WORKING * wide * max(kept.values(), default=0))
+    ceiling += alive * cast * sum(unit.count for unit in model.forward_units)
+    if cast or config.directions.side_by_side > 1 or keys.kind == "mixture":
+        ceiling += wide * max((stop - start for unit in model.units for start, stop in map(unit.bounds, unit.numbers)),
+                              default=0)
     return floor_of_activations(config, size) * config.at_once, math.ceil(ceiling)
 
 

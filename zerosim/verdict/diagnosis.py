@@ -21,7 +21,7 @@ from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.stages.adding import Addition, add_replicas
 from zerosim.training.build import alone
-from zerosim.training.comparison import WEIGHTS, Evidence, comparable, published, states, with_padding
+from zerosim.training.comparison import WEIGHTS, Evidence, comparable_chunks, published, states
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
@@ -122,7 +122,7 @@ def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence
     what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
     unit = None if evidence.unit is None else config.model.units[evidence.unit]
     if unit is not None:
-        theirs = comparable(what, split(with_padding(states(snapshot, unit)[what], chunks), chunks)[evidence.chunk])
+        theirs = comparable_chunks(what, states(snapshot, unit)[what], chunks)[evidence.chunk]
     differs = np.flatnonzero(bit_pattern(ours) != bit_pattern(theirs))
     first = int(differs[0])
     layer, parameter, name, index = None, what, what, tuple[int, ...]()
@@ -302,10 +302,10 @@ def layers_of(what: str, config: Config, snapshot: Snapshot) -> dict[int, tuple[
 
 def order(config: Config, chunk: int) -> str:
     """The order in which a row adds one chunk, in words."""
-    again = f", {config.reductions} times, and these sums left to right" if config.part_by_part else ""
-    sent = config.parallel.quantized_gradients
+    rounded, sent = config.arithmetic, config.parallel.quantized_gradients
+    again = f", {config.reductions} times, and these sums left to right" if rounded.part_by_part else ""
     codes = f", sent as {sent}" if sent != "none" else ""
     cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
     cast += f", of products in {config.autocast.weights}" if config.autocast else ""
-    return (f"{declared_order(config, chunk)}{again}, in {config.wire} over ranks and {config.summed} over "
+    return (f"{declared_order(config, chunk)}{again}, in {rounded.wire} over ranks and {rounded.accumulate} over "
             f"micro-batches{cast}{codes}")

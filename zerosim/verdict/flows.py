@@ -79,9 +79,11 @@ def flow(collective: Callable[..., None], size: int, rank: int, length: int, ite
     Flow(to={1: 120}, messages={40: 3}, received_bytes=120)
     """
     row = algorithm_of(collective).at(size, length * itemsize * (size if root is None else 1))
-    if row.users:
-        return of_users(row, size, rank, length, itemsize, root)
-    return by_formula(row, size, rank, root).times(length * itemsize)
+    if not row.users:
+        return by_formula(row, size, rank, root).times(length * itemsize)
+    if size > MOST_RECORDED_RANKS:
+        raise UsageError(f"{row.name} is recorded on at most {MOST_RECORDED_RANKS} ranks, and {size} are asked for")
+    return recorded(row.function, size, rank, length, itemsize, root, numbers=True)
 
 
 @lru_cache(maxsize=4096)
@@ -90,12 +92,6 @@ def by_formula(row: Algorithm, size: int, rank: int, root: int | None) -> Flow:
     alone = recorded(row.function, size, rank, 1, 1, root)
     messages = Counter(len(message) // (1 if root is None else size) for message in row.volume(rank, size, root or 0))
     return replace(alone, messages=dict(messages))
-
-
-def of_users(row: Algorithm, size: int, rank: int, length: int, itemsize: int, root: int | None) -> Flow:
-    if size > MOST_RECORDED_RANKS:
-        raise UsageError(f"{row.name} is recorded on at most {MOST_RECORDED_RANKS} ranks, and {size} are asked for")
-    return recorded(row.function, size, rank, length, itemsize, root, numbers=True)
 
 
 @lru_cache(maxsize=4096)
@@ -123,7 +119,7 @@ def disproved(row: Algorithm, size: int, length: int, itemsize: int) -> str | No
     """
     kind = COLLECTIVE_KINDS[row.collective]
     whole, root = (length * itemsize / size, 0) if kind.rooted else (length * itemsize, None)
-    sent = sum(of_users(row, size, rank, length, itemsize, root).sent_bytes for rank in range(size)) / whole
+    sent = sum(flow(row.carry_out, size, rank, length, itemsize, root).sent_bytes for rank in range(size)) / whole
     if row.chunks_sent is not None and not isclose(sent, (declared := row.chunks_sent(size)) * size, rel_tol=1e-9):
         return (f"{row.name} sends {sent / size:.6g} chunks on average, and chunks_sent declares {declared:.6g} on "
                 f"{size} ranks")
@@ -142,7 +138,7 @@ def with_messages(algorithm: Algorithm) -> Algorithm:
 
     def volume(rank: int, size: int, root: int) -> list[Sequence[int]]:
         length, asked = (size, root) if rooted else (1, None)
-        sent = of_users(algorithm, size, rank, length, 1, asked).messages
+        sent = flow(algorithm.carry_out, size, rank, length, 1, asked).messages
         return [range(chunks) for chunks, often in sent.items() for _ in range(often)]
 
     def steps(size: int) -> int:

@@ -30,7 +30,7 @@ from zerosim.verdict.bounds import moved_between, operations_between, peaks_betw
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
 from zerosim.verdict.outcome import Outcome, RowOutcome
 from zerosim.verdict.pipelines import faults
-from zerosim.verdict.resting import needed_at_beginning, resting_bytes, unit_bytes
+from zerosim.verdict.resting import needed_at_beginning, padding_bytes, resting_bytes, unit_bytes
 from zerosim.verdict.shapes import expected
 from zerosim.verdict.traffic import message_copies, most_messages, traffic_due, undeclared, volume
 from zerosim.worlds.launcher import launched_rank
@@ -73,15 +73,11 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
 def what_it_needs(measured: Measurement) -> RowOutcome:
     """The memory that a row which did not fit would need, and the other stages whose states would fit."""
     config, allowed = measured.config, measured.config.memory_limit_mb * 10**6
+    peaks = {stage: expected(replace(config, stage_key=stage)).peak_bytes
+             for stage in STAGES if stage != config.stage_key}
     return RowOutcome(
-        measured, needed_bytes=resting_bytes(config).total, allowed_bytes=allowed, would_fit=[
-            stage for stage in STAGES if stage != config.stage_key and would_fit(config.by(stage), allowed)])
-
-
-def would_fit(config: Config, allowed_bytes: int) -> bool:
-    """Whether the model states, and the units that are full at a time, fit in `allowed_bytes`."""
-    peak = expected(config).peak_bytes
-    return sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed_bytes
+        measured, needed_bytes=sum(resting_bytes(config).values()), allowed_bytes=allowed, would_fit=[
+            stage for stage, peak in peaks.items() if sum(peak.get(kind, 0) for kind in MODEL_STATES) <= allowed])
 
 
 def memory_due(config: Config, rank: int, updates: int, copies: int | None = None) -> RankMemory:
@@ -94,14 +90,14 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
     ordered = not (timed or config.parallel.prefetch or config.parallel.overlap)
     peaks["total"] = figures.peak_total if ordered else sum(peaks.values())
     timed |= set() if ordered else {"total"}
-    at_rest: dict[str, tuple[int, int]] = {kind: (getattr(resting, kind),) * 2 for kind in MODEL_STATES}
+    at_rest = {str(kind): (kept, kept) for kind, kept in resting.items()}
     return RankMemory(
         rank=rank,
-        resting_bytes={kind: getattr(resting, kind) for kind in MODEL_STATES},
+        resting_bytes={str(kind): kept for kind, kept in resting.items()},
         peak_bytes=peaks,
         least_bytes={kind: least for kind, least in peaks.items() if config.steps_here > 0 and kind not in timed},
-        padding_bytes=resting.padding,
-        host_resting_bytes=without_zeros({kind: getattr(far, kind) for kind in MODEL_STATES}),
+        padding_bytes=padding_bytes(config),
+        host_resting_bytes=without_zeros(far),
         host_peak_bytes=without_zeros(figures.host_peak_bytes),
         moved_bytes=dict(figures.moved_bytes),
         owners={"activations": {}, "buffers": {"messages": copies or 0}} | {

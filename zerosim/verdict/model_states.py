@@ -214,15 +214,6 @@ def rounded(value: Fraction, decimals: int) -> Fraction:
     return truncated(value + Fraction(1, 2 * 10**decimals), decimals)
 
 
-def printed(value: Fraction) -> str:
-    """A number in as few digits as `value` needs.
-
-    >>> printed(Fraction(120)), printed(Fraction("0.47"))
-    ('120', '0.47')
-    """
-    return f"{float(value):g}"
-
-
 def table1() -> PublishedTable:
     """GB on each rank, Stages I / II / III.
 
@@ -232,9 +223,9 @@ def table1() -> PublishedTable:
 
     def cell(billions: Fraction, ranks: int) -> str:
         sums = [resting(stage, int(billions * BILLION), ranks, MIXED_ADAM).total / GB for stage in PRINTED[1:]]
-        return " / ".join(printed(
-            rounded(size, 1 if size >= 10 else 2) if billions < 10 else truncated(size, 0 if size >= 100 else 1))
-            for size in sums)
+        cut = [rounded(size, 1 if size >= 10 else 2) if billions < 10 else truncated(size, 0 if size >= 100 else 1)
+               for size in sums]
+        return " / ".join(f"{float(size):g}" for size in cut)
 
     return PublishedTable(
         "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
@@ -258,9 +249,7 @@ def table2() -> PublishedTable:
     def cell(stage: str, degree: int) -> str:
         fitting = Fraction(largest_model(stage, budget_bytes, ranks, MIXED_ADAM), BILLION)
         billions = truncated(fitting, 1) * degree
-        if billions < 500:
-            return f"{printed(billions)}B"
-        return f"{printed(truncated(billions / 1000, 1))}T"
+        return f"{float(billions):g}B" if billions < 500 else f"{float(truncated(billions / 1000, 1)):g}T"
 
     return PublishedTable(
         "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",

@@ -3,7 +3,7 @@
 Nothing here knows a terminal or a picture: views read the document that `zerosim.show.document` makes of an outcome.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
@@ -16,7 +16,7 @@ from zerosim.scenario import Scenario
 from zerosim.stages import STAGES
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.measurement import Measurement, RankMemory
+from zerosim.training.measurement import Measurement, RankBytes, RankMemory
 from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.bounds import MOVED, SENT
 from zerosim.verdict.diagnosis import Divergence, RowDifference
@@ -73,26 +73,33 @@ def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
         if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
-def mismeasured(measured: RankMemory, expected: RankMemory) -> str | None:
-    """The first kind with too much or too little memory at the peak or later, or on the host, in words."""
+def memory_faults(
+    measured: RankBytes, expected: RankBytes, heavy: Sequence[str], held: Sequence[str]
+) -> Iterator[tuple[set[str], str]]:
+    """The bytes of a rank that differ from those due, and units that are `heavy` or memory that is `held` too long: of
+    the bytes `kept` between steps, at the `peak` and later, or on the `host`; and the fault in words."""
+    if heavy or measured.resting_bytes != expected.resting_bytes:
+        keeps = f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
+        yield {"kept"}, f"bytes kept are not the formula's{keeps}"
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
         what = "all kinds together" if kind == "total" else kind
         if peak > most:
-            return (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B of {what}; "
-                    f"{most:,} are enough")
-        if peak < least:
-            return (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B of "
-                    f"{what}, where {least:,} are used")
-    for words in lingering(measured, expected):
-        return f"memory is held too long: rank {measured.rank} holds {words}"
-    return next((
-        f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: {here:,} B; expected {there:,}"
-        for words, ours, theirs in (
-            ("{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
-            ("{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
-            ("bytes moved of {}", measured.moved_bytes, expected.moved_bytes))
-        for what, here, there in paired(ours, theirs, 0) if here != there), None)
+            yield {"peak"}, (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B "
+                             f"of {what}; {most:,} are enough")
+        elif peak < least:
+            yield {"peak"}, (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B "
+                             f"of {what}, where {least:,} are used")
+    for words in held:
+        yield {"peak"}, f"memory is held too long: rank {measured.rank} holds {words}"
+    for which, words, ours, theirs in (
+            ({"host", "peak"}, "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
+            ({"host", "peak"}, "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
+            ({"peak"}, "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
+        for what, here, there in paired(ours, theirs, 0):
+            if here != there:
+                yield which, (f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: "
+                              f"{here:,} B; expected {there:,}")
 
 
 def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
@@ -294,19 +301,18 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
     if row.equal is False:
         yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
-    if row.measured.updates != row.config.steps and not row.config.scaling().dynamic:
-        yield (f"counts {row.measured.updates} updates in {row.config.steps} steps, but no update may be skipped")
+    if row.measured.updates != row.config.train.steps and not row.config.scaling().dynamic:
+        yield (f"counts {row.measured.updates} updates in {row.config.train.steps} steps, but no update may be skipped")
     if row.measured.disagreement:
         yield row.measured.disagreement
     yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic))
     yield from first_fault([row.sent_otherwise])
     yield from first_fault(miscalculated(row))
     if row.config.steps_here > 0:
-        heavy = [f": rank {expected.rank} keeps {', '.join(more)}" for measured, expected in row.memory
-                 if (more := overweight(measured, expected))]
-        if heavy or any(measured.resting_bytes != expected.resting_bytes for measured, expected in row.memory):
-            yield f"bytes kept are not the formula's{next(iter(heavy), '')}"
-        yield from first_fault(mismeasured(*pair) for pair in row.memory)
+        faults = [fault for pair in row.memory for fault in memory_faults(*pair, overweight(*pair), lingering(*pair))]
+        kept = [words for which, words in faults if which == {"kept"}]
+        yield from sorted(kept, key=lambda words: ": " not in words)[:1]
+        yield from first_fault(words for which, words in faults if which != {"kept"})
         yield from first_fault(out_of_bounds(row))
         yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
         yield from first_fault([row.schedule_fault])
@@ -329,6 +335,8 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
     for claimed in check.volumes:
         if round(row.volume, 6) != round(claimed, 6):
             yield f"sends {row.volume:.4g} P (N−1)/N, not {claimed:.4g}"
+    by_collectives = [sum(count.sent_bytes for name, count in rank.by_collective.items()
+                          if name in check.collectives or not check.collectives) for rank in measured.traffic]
     beyond = row.fragmentation.beyond_peak_bytes if row.fragmentation else {}
     of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
         *((claims, beyond.get(name), f"needs {{:,}} bytes beyond the peak by {name}, not {{:,}}")
@@ -340,7 +348,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
         (check.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in measured.memory), default=0),
          "keeps {:,} bytes between steps, not {:,}"),
         (check.collective_bytes,
-         Fraction(max((sent_by(check.collectives, rank) for rank in measured.traffic), default=0), max(steps, 1)),
+         Fraction(max(by_collectives, default=0), max(steps, 1)),
          "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
         (check.largest_messages, max((rank.largest_message_bytes for rank in measured.traffic), default=0),
          "sends {:,} bytes in its largest message, not {:,}"),
@@ -352,12 +360,6 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
         for claimed in claims:
             if figure != claimed:
                 yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
-
-
-def sent_by(collectives: Collection[str], rank: Count) -> int:
-    """The bytes that a rank has sent by some collectives, or by all if none are named."""
-    return sum(count.sent_bytes for name, count in rank.by_collective.items()
-               if name in collectives or not collectives)
 
 
 def percent(share: float) -> str:

@@ -4,38 +4,25 @@ The ZeRO paper's table, sections 3 and 5, unit by unit as `sharding` cuts them: 
 K Ψ for the optimizer, divided by N if the stage shards them. Float32 accumulation adds 4Ψ to the gradients.
 """
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from zerosim.core.allocation import Kind, Tier
+from zerosim.core.allocation import MODEL_STATES, Kind, Tier
 from zerosim.core.sharding import Mesh
 from zerosim.models.units import Model, Unit
 from zerosim.training.config import Config
 from zerosim.verdict.model_states import of_parameter
 
 
-@dataclass(frozen=True)
-class Resting:
-    """Bytes on one rank; `padding` is the part that is padding."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    padding: int
-
-    @property
-    def total(self) -> int:
-        return self.parameters + self.gradients + self.optimizer
+def resting_bytes(config: Config, tier: Tier = "device") -> dict[Kind, int]:
+    """The bytes of each kind of model state that each rank keeps in a memory after a step."""
+    units = [unit_bytes(config, unit, tier) for unit in config.model.units]
+    return {kind: sum(unit[kind][0] for unit in units if kind in unit) for kind in MODEL_STATES}
 
 
-def resting_bytes(config: Config, tier: Tier = "device") -> Resting:
-    """The bytes that each rank keeps in a memory after a step."""
-    sums, padding = Counter[str](), 0.0
-    for unit in config.model.units:
-        for kind, (kept, exact) in unit_bytes(config, unit, tier).items():
-            sums[kind] += kept
-            padding += kept - exact
-    return Resting(sums["parameters"], sums["gradients"], sums["optimizer"], round(padding))
+def padding_bytes(config: Config) -> int:
+    """The bytes on the device that are padding."""
+    units = [unit_bytes(config, unit) for unit in config.model.units]
+    return round(sum(kept - exact for unit in units for kept, exact in unit.values()))
 
 
 def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
@@ -49,10 +36,10 @@ def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
     if parallel.prefetch or parallel.overlap:
         return {}
     near = max((shard(unit.count, config.mesh) for unit in config.model.units), default=0)
-    weights = resting.parameters + ("parameters" in config.on_host) * near * config.precision.weights.itemsize
+    weights = resting["parameters"] + ("parameters" in config.on_host) * near * config.precision.weights.itemsize
     outputs = config.at_once * config.train.micro_batch * (task.inputs if task.tokens else 1) * task.outputs
     updating: dict[Kind, int] = {
-        "parameters": weights, "gradients": resting.gradients,
+        "parameters": weights, "gradients": resting["gradients"],
         "activations": outputs * config.computing.weights.itemsize}
     reducing: dict[Kind, int] = {"parameters": weights}
     return {"update": updating} | ({"reduce_scatter": reducing} if parallel.reshard_after_forward else {})
@@ -62,7 +49,7 @@ def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, t
     """The bytes that each rank keeps of one unit in a memory, by kind: with padding, and by the formula without it."""
     sharded, mesh = config.stage.sharded, config.mesh
     state = config.precision.state.itemsize * len(config.rule.slots)
-    per_element = of_parameter(config.precision, state, wide=config.accumulates_in_float32)
+    per_element = of_parameter(config.precision, state, wide=config.arithmetic.accumulates_in_float32)
     resting: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
         if unit.frozen and kind != "parameters":

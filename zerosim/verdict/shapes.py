@@ -16,7 +16,7 @@ that work, and the copies themselves (`traffic.message_copies`).
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,13 +32,13 @@ from zerosim.core.extents import Extent, extent
 from zerosim.core.sharding import Directions, padded
 from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
-from zerosim.stages.replica import Batch, Gathering, Replica
+from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
 from zerosim.stages.square_sums import SquareSums
 from zerosim.stages.storage import HostMemory
 from zerosim.stages.update import UpdateRule
 from zerosim.stages.users_stage import SHIPPED
-from zerosim.training.build import gathering, publishing, reduce_scatter, replica, shelf, stepping, storage_of
+from zerosim.training.build import Parts, replica, stepping
 from zerosim.training.config import Config
 from zerosim.verdict.flows import LoneRank
 
@@ -99,9 +99,10 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     bytes_moved, once = run.moved_in(updates or steps), len(run.moved) or 1
     if updates and skipped:
         bytes_moved += StepsOnShapes(config, 1, skipped=True).moved_in(skipped)
+    in_place = config.addition.collective is not None and config.arithmetic.wire == config.arithmetic.accumulate
     known[updates] = ExpectedMemory(
         peak_bytes=dict(run.ledger.peak),
-        bounded=frozenset() if in_place(config) or not config.parallel.overlap else frozenset({"gradients"}),
+        bounded=frozenset({"gradients"}) if config.parallel.overlap and not in_place else frozenset(),
         peak_total=run.ledger.peak_total,
         overlapped_bytes=run.overlapped.peak["buffers"],
         host_peak_bytes=dict(+run.host.peak),
@@ -113,11 +114,6 @@ def expected(config: Config, updates: int | None = None) -> ExpectedMemory:
     return known[updates]
 
 
-def in_place(config: Config) -> bool:
-    """Whether the sum of gradients over ranks makes no copies of them."""
-    return config.addition.collective is not None and config.wire == config.summed
-
-
 class StepsOnShapes:
     """Steps of rank 0 on shapes, their ledgers, and the bytes that each step moves to the host and back."""
 
@@ -125,7 +121,15 @@ class StepsOnShapes:
         self.ledger, self.overlapped, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        self.replica = self._replica(config, NoSums(np.inf if skipped else 0.0, self.calls, config.whole))
+        comm = Uncalled(LoneRank(0, config.ranks))
+        second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
+        wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
+        self.replica = on_shapes(
+            config, comm, second.allocate, self.calls,
+            HostMemory(ObservedAllocator(extent, self.host), lambda what, owner, into, source: self.host.moved(
+                what, owner, source.nbytes)),
+            NoNumbers(config.rule), NoSums(np.inf if skipped else 0.0, self.calls, config.whole),
+            gathers=second, reducing=second, weights_wire=wire)
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
@@ -145,38 +149,22 @@ class StepsOnShapes:
             return Counter()
         return self.moved[0] + Counter({what: (steps - 1) * count for what, count in self.moved[-1].items()})
 
-    def _replica(self, config: Config, norms: "NoSums") -> Replica:
-        comm = Uncalled(LoneRank(0, config.ranks))
-        second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
-        wire = config.weights_wire and SilentWire(config.weights_wire)
-        return on_shapes(
-            config, comm, second.allocate, self.calls, HostMemory(ObservedAllocator(extent, self.host), self._count),
-            NoNumbers(config.rule), norms, gathering=gathering(config, second, wire), reducing=second)
-
-    def _count(self, what: str, owner: str, into: Any, source: Any) -> None:
-        """Count a copy to the host or back, and copy nothing."""
-        self.host.moved(what, owner, source.nbytes)
-
 
 def on_shapes(
     config: Config, comm: Observed, allocate: Allocator, calls: "TapeCalls", host: HostMemory, rule: Any,
-    norms: "NoSums", *, gathering: Gathering, reducing: SecondChannel, perform: Perform | None = None,
-    policy: Policy | None = None, states: Allocator | None = None,
+    norms: "NoSums", *, gathers: SecondChannel, reducing: SecondChannel, weights_wire: WireFormat | None,
+    perform: Perform | None = None, policy: Policy | None = None, states: Allocator | None = None,
 ) -> Replica:
     """A replica of a row on shapes: its code with an update `rule` and `norms` that compute nothing.
 
     `comm` has collectives that take buffers and send nothing; those on the tape are noted by `calls`. `perform` runs
-    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathering`;
+    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathers`;
     `reducing` runs overlapped reductions. `states` allocates states that rest on the device, by default as `allocate`.
     """
-    built = replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy)
-    built.tape.shelf = shelf(config, allocate, host, {"tensor": calls.group("tensor", config.directions.tensor)})
-    storage, updates = storage_of(config, states or allocate, host, rule, comm.instruments)
-    wire = config.gradients_wire and SilentWire(config.gradients_wire)
-    return replace(
-        built, norms=norms, storage=storage, rule=updates, publishing=publishing(config, rule), gathering=gathering,
-        overlap=reducing if config.parallel.overlap else None,
-        collectives=replace(built.collectives, reduce_scatter=reduce_scatter(config, comm, allocate, wire)))
+    wire = config.arithmetic.gradients_wire and SilentWire(config.arithmetic.gradients_wire)
+    tensor = calls.group("tensor", config.directions.tensor)
+    return replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy, parts=Parts(
+        rule, norms, gathers, reducing, states or allocate, tensor, weights_wire, wire))
 
 
 class TapeCalls:
@@ -189,7 +177,8 @@ class TapeCalls:
         self.groups = {name: CountedGroup(name, size, note=self._made.append) for name, size in sizes}
         self.pipeline: dict[str, TapeGroup] = {
             "pipeline": CountedGroup("pipeline", directions.pipeline, note=self._made.append)}
-        self._carried_out = over(self.groups, run or without_draws)
+        self._carried_out = over(self.groups, run or (
+            lambda step, function, *arrays, **named: perform(step, function, *arrays, **undrawn(named))))
 
     def group(self, name: str, size: int) -> "CountedGroup":
         """A group whose calls are no operation's, and are counted at once."""
@@ -251,11 +240,6 @@ def whole_batch(config: Config, step: int = 1) -> Batch:
     elif task.loss == "mean_squared_error":
         targets = Extent((samples, task.outputs), np.float32)
     return Batch(step, [inputs] * config.block, [targets] * config.block, config.samples * targets[0].size, 0)
-
-
-def without_draws(step: Any, function: Callable[..., Any], *arrays: Any, **named: Any) -> Any:
-    """`perform` for arrays without numbers."""
-    return perform(step, function, *arrays, **undrawn(named))
 
 
 def undrawn(named: dict[str, Any]) -> dict[str, Any]:

@@ -96,15 +96,17 @@ def encoded_bytes(wire: Format, length: int) -> int:
 def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
     stage, steps, mesh, weights, of_matrices = (
-        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize, config.of_matrices)
+        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize,
+        config.rule.optimizer.of_matrix)
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
     overlap, prefetch = config.parallel.overlap, config.parallel.prefetch
-    codes, to_all, wire = config.gradients_wire, config.sums_everywhere, config.weights_wire
+    rounded, to_all = config.arithmetic, config.sums_everywhere
+    codes, wire, sums = rounded.gradients_wire, rounded.weights_wire, rounded.wire.itemsize
     copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
     add, gather = addition.collective, addition.all_gather
-    parts = [(add, config.wire.itemsize)] if add is not None else [
-        *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(config.summed)]
+    parts = [(add, sums)] if add is not None else [
+        *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(rounded.accumulate)]
 
     def over(units: Iterable[Unit], share: Mesh = mesh) -> list[int]:
         """The lengths of the units' shards."""
@@ -115,14 +117,13 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
         sent = encoded_bytes(codes, length) if codes else length
         yield DueCall("reduce_scatter", terms, mesh.neighbours, sent, reductions, overlapped=overlap)
         if to_all:
-            sums = config.wire if add is not None else config.summed
-            yield DueCall("all_gather", [(gather, sums.itemsize)], mesh.neighbours, length, reductions,
-                          overlapped=overlap)
+            size = sums if add is not None else rounded.accumulate.itemsize
+            yield DueCall("all_gather", [(gather, size)], mesh.neighbours, length, reductions, overlapped=overlap)
     if mesh.replicas > 1 and add is not None:
         for unit in trained:
             for half in (add, ring.all_gather):
-                yield DueCall("all_reduce", [(half, config.wire.itemsize)], mesh.copies,
-                           -(-unit.count // config.ranks), reductions, overlapped=overlap)
+                yield DueCall("all_reduce", [(half, sums)], mesh.copies, -(-unit.count // config.ranks), reductions,
+                              overlapped=overlap)
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
@@ -244,7 +245,7 @@ def gathered_once(config: Config) -> Iterator[Unit]:
 def volume(config: Config) -> float:
     """The bytes sent per rank and step, the mean over ranks, in units of P (N − 1)/N; P: bytes of all weights."""
     config = replace(config, resumed=None)
-    ranks, steps = config.ranks, config.steps
+    ranks, steps = config.ranks, config.train.steps
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(-(-unit.count // ranks) * ranks for unit in config.model.units) * config.precision.weights.itemsize
@@ -256,7 +257,7 @@ def volume(config: Config) -> float:
 def most_messages(config: Config) -> int:
     """The messages in a step that is not skipped, of the rank that sends the most."""
     config = replace(config, resumed=None) if config.resumed else config
-    steps, ranks = config.steps, config.all_ranks
+    steps, ranks = config.train.steps, config.all_ranks
     if steps == 0:
         return 0
     counts = (counts_due(config, rank, steps).values() for rank in range(ranks))

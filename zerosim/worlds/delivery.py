@@ -53,18 +53,12 @@ def deliver(arrived: Payload, into: Payload, reduce: Reduction | None) -> None:
     elif isinstance(reduce, Swapped):
         reduce.reduce_into(arrived, into)
     else:
-        reduced = reduce(arrived, into)
-        check_reduced(reduced, into)
+        reduced: Any = reduce(arrived, into)
+        if isinstance(into, np.ndarray):
+            wanted = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"
+            if not isinstance(reduced, np.ndarray | np.generic):
+                returned = "None" if reduced is None else f"a {type(reduced).__name__}"
+                raise CollectiveError(f"reduce= returned {returned}; {wanted}")
+            if reduced.shape != into.shape or not np.can_cast(reduced.dtype, into.dtype, "same_kind"):
+                raise CollectiveError(f"reduce= returned {reduced.dtype} of shape {reduced.shape}; {wanted}")
         into[...] = reduced
-
-
-def check_reduced(reduced: Any, into: Payload) -> None:
-    """Refuse the result of a user's function that has a different shape than `into`, or a dtype that cannot be cast."""
-    if not isinstance(into, np.ndarray):
-        return
-    wanted = f"it must return {into.dtype} of shape {into.shape}, as its arguments are"
-    if not isinstance(reduced, np.ndarray | np.generic):
-        returned = "None" if reduced is None else f"a {type(reduced).__name__}"
-        raise CollectiveError(f"reduce= returned {returned}; {wanted}")
-    if reduced.shape != into.shape or not np.can_cast(reduced.dtype, into.dtype, "same_kind"):
-        raise CollectiveError(f"reduce= returned {reduced.dtype} of shape {reduced.shape}; {wanted}")

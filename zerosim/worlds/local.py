@@ -197,7 +197,10 @@ class _World:
             self.ended = True
         if self.failure is not None:
             raise self.failure
-        self._check_mail()
+        for (source, to), mail in self.mail.items():
+            if mail:
+                raise CollectiveError(f"rank {to} ended without receiving {len(mail)} message(s) from rank {source}: "
+                                      "every send needs its receive")
         return self.results
 
     def _await_end(self, limit_seconds: float | None) -> None:
@@ -269,7 +272,7 @@ class _World:
             raise has_ended()
         mail = self.mail[source, rank]
         if not mail:
-            self._wait(rank, MESSAGE, source)
+            self.wait(rank, MESSAGE, source)
         arrived = mail.popleft()
         if not mail and self._waits(source, RECEIPT, rank):
             self._wake(source)
@@ -277,16 +280,13 @@ class _World:
 
     def await_receipt(self, rank: int, to: int) -> None:
         if self.mail[rank, to]:
-            self._wait(rank, RECEIPT, to)
-
-    def stop(self, rank: int) -> None:
-        self._wait(rank, STOPPED, rank)
+            self.wait(rank, RECEIPT, to)
 
     def _waits(self, rank: int, what: str, whom: int) -> bool:
         wait = self.waits_for[rank]
         return wait is not None and wait.what == what and wait.whom == whom
 
-    def _wait(self, rank: int, what: str, whom: int) -> None:
+    def wait(self, rank: int, what: str, whom: int) -> None:
         self.waits_for[rank] = Wait(what, whom, HERE.get())
         self._pass_turn()
         self.turns[rank].acquire()
@@ -300,25 +300,14 @@ class _World:
 
     def _who_waits(self) -> list[tuple[str, str]]:
         """The ranks that have not finished, with the kind and location of each wait; killed ranks come first."""
-        killed = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
-        return [*killed, *(self._what_waits(rank) for rank in sorted(self.unfinished))]
-
-    def _what_waits(self, rank: int) -> tuple[str, str]:
-        wait = self.waits_for[rank]
-        assert wait is not None
-        if wait.what == STOPPED:
-            return f"rank {rank} {STOPPED}", str(wait.location)
-        gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
-        ended = "" if wait.whom in self.unfinished else gone
-        return f"rank {rank} {wait.what} rank {wait.whom}{ended}", str(wait.location)
-
-    def _check_mail(self) -> None:
-        for (source, to), mail in self.mail.items():
-            if mail:
-                raise CollectiveError(
-                    f"rank {to} ended without receiving {len(mail)} message(s) from rank {source}: "
-                    "every send needs its receive"
-                )
+        states = [(f"rank {rank} was killed", str(location)) for rank, location in self.killed.items()]
+        for rank in sorted(self.unfinished):
+            wait = self.waits_for[rank]
+            assert wait is not None
+            gone = ", which was killed" if wait.whom in self.killed else ", which has finished"
+            whom = f" rank {wait.whom}{'' if wait.whom in self.unfinished else gone}" if wait.what != STOPPED else ""
+            states.append((f"rank {rank} {wait.what}{whom}", str(wait.location)))
+        return states
 
 
 class LocalCommunicator(ExchangesTogether):
@@ -358,7 +347,7 @@ class LocalCommunicator(ExchangesTogether):
 
     def stop(self) -> None:
         """Block until the world ends."""
-        self._world.stop(self.rank)
+        self._world.wait(self.rank, STOPPED, self.rank)
 
     def _check_send(self, outgoing: Payload, to: int) -> None:
         check_rank(to, self.size, "to")

@@ -62,20 +62,16 @@ class MpiCommunicator(Mailbox):
         With `ranks` only these ranks call it and belong to it, under the numbers that they have here; `among` gives
         them numbers of their own. It is not closed at exit.
         """
-        duplicate, numbers = (self._comm.Dup(), self.numbers) if ranks is None else self._of_some(ranks)
-        other = MpiCommunicator(duplicate, timeout_seconds or self.timeout_seconds, numbers=numbers)
-        other.take_buffers_from(self.copies.allocate)
-        return other
-
-    def _of_some(self, ranks: Sequence[int]) -> "tuple[MPI.Intracomm, list[int]]":
-        """An MPI communicator of some ranks, and the number of each rank in it."""
         from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
-        numbers = [MPI.PROC_NULL] * self.size
-        for number, rank in enumerate(ranks):
-            numbers[rank] = number
-        group = self._comm.Get_group().Incl([self.numbers[rank] for rank in ranks])
-        return self._comm.Create_group(group), numbers
+        comm, numbers = self._comm, self.numbers
+        if ranks is not None:
+            group = comm.Get_group().Incl([numbers[rank] for rank in ranks])
+            numbers = [ranks.index(rank) if rank in ranks else MPI.PROC_NULL for rank in range(self.size)]
+        other = MpiCommunicator(comm.Dup() if ranks is None else comm.Create_group(group),
+                                timeout_seconds or self.timeout_seconds, numbers=numbers)
+        other.take_buffers_from(self.copies.allocate)
+        return other
 
     def tagged(self, tag: int) -> "MpiCommunicator":
         """A communicator of the messages under `tag`; it receives no others, and does not check their dtypes."""

@@ -67,21 +67,14 @@ class FirstFailure:
             sys.__excepthook__(kind, error, trace)
             return
         try:
-            if self._has_the_floor():
-                say(error, self._world.rank)
-                time.sleep(FORWARDING)
-            else:
-                time.sleep(LAST_WORDS)
-        finally:
-            self._world.Abort(exit_code(error))
-
-    def _has_the_floor(self) -> bool:
-        try:
             if self._floor is not None:
                 fcntl.flock(self._floor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            say(error, self._world.rank)
+            time.sleep(FORWARDING)
+        except BlockingIOError:    # another rank has the floor
+            time.sleep(LAST_WORDS)
+        finally:
+            self._world.Abort(exit_code(error))
 
 
 def join() -> tuple[FirstFailure, Machine]:

@@ -80,12 +80,12 @@ def matmul_backward(
 ) -> None:
     """∂L/∂x = upstream Wᵀ;  ∂L/∂W = xᵀ upstream, of each matrix."""
     if "x" in into and weight is not None:
-        np.matmul(upstream, each_transposed(weight), out=into["x"])
+        np.matmul(upstream, transposed(weight), out=into["x"])
     if "weight" in into and x is not None:
-        np.matmul(each_transposed(x), upstream, out=into["weight"])
+        np.matmul(transposed(x), upstream, out=into["weight"])
 
 
-def each_transposed(matrices: Array) -> Array:
+def transposed(matrices: Array) -> Array:
     """The transposes of a stack of matrices, as a view."""
     *stack, row, column = range(len(matrices.shape))
     return matrices.transpose(*stack, column, row)

@@ -10,31 +10,19 @@ from typing import Any
 import numpy as np
 
 from zerosim.autograd.operation import Operation
-from zerosim.autograd.operations.attention import causal_attention, causal_self_attention, join_heads, rotary, softmax
-from zerosim.autograd.operations.dropout import dropout
-from zerosim.autograd.operations.elementwise import add, gelu, gelu_exact, multiply, relu, scale, sigmoid, silu, tanh
-from zerosim.autograd.operations.embedding import embedding, positions
-from zerosim.autograd.operations.linear import add_bias, affine, linear, matmul
-from zerosim.autograd.operations.normalization import layer_norm, rms_norm
-from zerosim.autograd.operations.routing import (
-    gather_rows,
-    one_hot,
-    queue_slots,
-    scatter_rows,
-    take_along,
-    top_indices,
+from zerosim.autograd.operations import (
+    attention,
+    dropout,
+    elementwise,
+    embedding,
+    linear,
+    normalization,
+    routing,
+    shapes,
 )
-from zerosim.autograd.operations.shapes import reshape, transpose
 
 OperationExample = Sequence[Any]
 """A shape for each input, or an array of integers; the settings last, if there are any, in a dict."""
-
-OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (
-    linear, affine, matmul, add_bias, add, multiply, scale, relu, tanh, sigmoid, gelu, gelu_exact, silu, softmax,
-    layer_norm, rms_norm, embedding, positions, causal_attention, causal_self_attention, rotary, join_heads, dropout,
-    reshape, transpose, top_indices, take_along, gather_rows, scatter_rows, queue_slots, one_hot,
-)}
-"""The public operations, by name."""
 
 TOKENS = np.arange(24).reshape(2, 12) % 5
 CHOICES = np.arange(8).reshape(4, 2) % 3
@@ -66,3 +54,10 @@ EXAMPLES: Mapping[str, OperationExample] = {
     "queue_slots": (CHOICES, {"queues": 3, "capacity": 2}),
     "one_hot": (CHOICES, {"count": 3}),
 }
+
+OPERATIONS: Mapping[str, Operation] = {
+    name: getattr(module, name)
+    for name in EXAMPLES
+    for module in (attention, dropout, elementwise, embedding, linear, normalization, routing, shapes)
+    if isinstance(getattr(module, name, None), Operation)}
+"""The public operations, by name: those of the other files that have an example."""

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -76,33 +77,30 @@ def time_collectives(
 ) -> list[SampleRow]:
     """The times of every algorithm that supports these ranks, and of the library's `own`, at every size.
 
-    With a user's function, only its kind of collective is timed.
+    They run on whole arrays, into existing memory. With a user's function, only its kind of collective is timed.
     """
-    return [row for collective in (COLLECTIVES if users is None else [users.collective]) for size in sizes
-            for row in time_one(comm, collective, size - size % (4 * comm.size), own, rounds, users)]
-
-
-def time_one(
-    comm: Communicator, collective: str, vector_bytes: int, own: Own, rounds: int, users: Subject | None
-) -> list[SampleRow]:
-    """The times of all algorithms of a collective at one size, on whole arrays, into existing memory."""
-    count = vector_bytes // 4
-    whole, other, shard = (np.ones(length, np.float32) for length in (count, count, count // comm.size))
-    x, out = {"all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole)}.get(
-        collective, (whole, other))
-    more = {"reduce": np.maximum} if "reduce" in collective else {}
-    tasks: dict[str, Callable[[], object]] = {OWN: partial(own[collective], x, out)}
-    for row in ALGORITHMS.values():
-        if row.collective == collective and row.serves(comm.size) and not row.per_host:
-            tasks[row.name] = partial(COLLECTIVES[collective], comm, x, algorithm=row.name, out=out, **more)
-    if users is not None:
-        tasks[users.name] = partial(
-            users, comm, np.ones(count, np.float32), 0, *([np.maximum] if users.takes_reduction else []))
-    seconds, chosen = by_turns(comm, rounds, tasks), choose(collective, comm.size, vector_bytes).name
-    rows = [sample(
-        {"collective": collective, "algorithm": name, "ranks": comm.size, "bytes": vector_bytes,
-         "chosen": name == chosen}, {"seconds": seconds[name], "own_seconds": seconds[OWN]}) for name in tasks]
-    return [row | {"bus_bandwidth": vector_bytes * share(collective, comm.size) / row["seconds"]} for row in rows]
+    rows = list[SampleRow]()
+    for collective, size in itertools.product(COLLECTIVES if users is None else [users.collective], sizes):
+        vector_bytes = size - size % (4 * comm.size)
+        count = vector_bytes // 4
+        whole, other, shard = (np.ones(length, np.float32) for length in (count, count, count // comm.size))
+        x, out = {"all_gather": (shard, other), "reduce_scatter": (whole, shard), "broadcast": (whole, whole)}.get(
+            collective, (whole, other))
+        more = {"reduce": np.maximum} if "reduce" in collective else {}
+        tasks: dict[str, Callable[[], object]] = {OWN: partial(own[collective], x, out)}
+        for row in ALGORITHMS.values():
+            if row.collective == collective and row.serves(comm.size) and not row.per_host:
+                tasks[row.name] = partial(COLLECTIVES[collective], comm, x, algorithm=row.name, out=out, **more)
+        if users is not None:
+            tasks[users.name] = partial(
+                users, comm, np.ones(count, np.float32), 0, *([np.maximum] if users.takes_reduction else []))
+        seconds, chosen = by_turns(comm, rounds, tasks), choose(collective, comm.size, vector_bytes).name
+        for name in tasks:
+            timed = sample({"collective": collective, "algorithm": name, "ranks": comm.size, "bytes": vector_bytes,
+                            "chosen": name == chosen}, {"seconds": seconds[name], "own_seconds": seconds[OWN]})
+            bandwidth = vector_bytes * share(collective, comm.size) / timed["seconds"]
+            rows.append(timed | {"bus_bandwidth": bandwidth})
+    return rows
 
 
 def measured_switches(rows: Sequence[SampleRow]) -> dict[str, int]:

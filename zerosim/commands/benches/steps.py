@@ -8,7 +8,6 @@ import argparse
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,10 +89,10 @@ def stepping(comm: Communicator, stage: str, workload: Workload) -> Callable[[],
     own.begin(initial_weights(config))
     (batch,) = experiment.of_rank(config, comm.rank)
 
-    def step(run: Callable[..., object]) -> None:
-        run(own, replace(batch, step=next(numbers)))
+    def step() -> None:
+        config.stage.step(own, replace(batch, step=next(numbers)))
 
-    return partial(step, config.stage.step)
+    return step
 
 
 def show_steps(console: Console, rows: Sequence[SampleRow], workload: Workload) -> None:

@@ -7,6 +7,6 @@ A table of parts holds the shipped ones. A user's part is never entered into it:
 it, so two scenarios that name the same file, or one file before and after an edit, do not affect each other.
 """
 
-from zerosim.core.parts.loading import Code, Loader, Name, Named, Table, code_of, is_python
+from zerosim.core.parts.loading import Loader, Name, Named, Table, is_python, named
 
-__all__ = ["Code", "Loader", "Name", "Named", "Table", "code_of", "is_python"]
+__all__ = ["Loader", "Name", "Named", "Table", "is_python", "named"]

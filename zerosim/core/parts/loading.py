@@ -38,16 +38,8 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Code:
-    """The object that a name stands for, and the digest of its file."""
-
-    value: Any
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Named:
-    """A user's part in a scenario: its source, `mine.py:gated`, the part itself, and the digest of its code."""
+    """A user's part: its source, `mine.py:gated`, the part itself, and the digest of its code."""
 
     source: str
     part: Any = field(compare=False, repr=False)
@@ -81,9 +73,9 @@ class Loader:
     """An importer of names; `allowed` is False if no Python code may run."""
 
     allowed: bool = True
-    _modules: dict[str, Code] = field(default_factory=dict)
+    _modules: dict[str, Named] = field(default_factory=dict)
 
-    def load(self, name: str, folder: Path = Path()) -> Code:
+    def load(self, name: str, folder: Path = Path()) -> Named:
         """The object named `file.py:name`, where a relative file is in `folder`, or `package.module:name`.
 
         Raises `UsageError` if it does not exist or cannot be imported, and if Python code is not allowed.
@@ -96,7 +88,7 @@ class Loader:
         if key not in self._modules:
             self._modules[key] = imported(key, is_file=where.endswith(".py"))
         module = self._modules[key]
-        return Code(attribute(module.value, what, where), module.sha256)
+        return Named(name, attribute(module.part, what, where), module.sha256)
 
 
 def attribute(module: ModuleType, name: str, where: str) -> Any:
@@ -123,10 +115,10 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 def load_file(file: str) -> Any:
     """The Python file as a module. Raises `UsageError` in one line if it cannot be imported."""
-    return imported(file, is_file=True).value
+    return imported(file, is_file=True).part
 
 
-def imported(where: str, *, is_file: bool) -> Code:
+def imported(where: str, *, is_file: bool) -> Named:
     """A Python file or an installed module, and the digest of its source.
 
     Raises `UsageError` in one line if it cannot be imported.
@@ -144,7 +136,7 @@ def imported(where: str, *, is_file: bool) -> Code:
         raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     with suppress(OSError):
         source = source or Path(str(module.__file__)).read_bytes()
-    return Code(module, hashlib.sha256(source).hexdigest())
+    return Named(where, module, hashlib.sha256(source).hexdigest())
 
 
 def module_in(path: Path, source: bytes) -> ModuleType:
@@ -168,15 +160,15 @@ def module_in(path: Path, source: bytes) -> ModuleType:
 def is_python(name: object) -> bool:
     """Whether a name refers to Python code, and not to a row of a table or to a data file.
 
-    >>> [is_python(each) for each in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
+    >>> [is_python(name) for name in ("mine.py:lion", "package.module:lion", "adam", "data.npz", "a:b/c")]
     [True, True, False, False, False]
     """
     where, colon, what = str(name).rpartition(":")
     return bool(colon and what.isidentifier() and (where.endswith(".py") or MODULE.fullmatch(where)))
 
 
-def code_of(value: Any) -> tuple[str, Code]:
-    """A name for a function or part passed from Python, and its code, with the digest of the source if there is one."""
+def named(value: Any) -> Named:
+    """A function or part passed from Python, with the digest of its source if there is one."""
     known = (getattr(value, value.WRITTEN) or type(value)) if isinstance(value, Declared) else value
     inner: Callable[..., Any] = inspect.unwrap(known) if callable(known) else type(known)
     try:
@@ -185,4 +177,4 @@ def code_of(value: Any) -> tuple[str, Code]:
         code = getattr(inner, "__code__", None)
         source = repr(value) if code is None else code.co_code.hex() + repr(code.co_consts)
     name = re.sub(r"\W", "_", getattr(inner, "__name__", "part"))
-    return f"{inner.__module__}:{name}", Code(value, hashlib.sha256(source.encode()).hexdigest())
+    return Named(f"{inner.__module__}:{name}", value, hashlib.sha256(source.encode()).hexdigest())

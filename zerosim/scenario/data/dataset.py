@@ -4,7 +4,7 @@ The order is one permutation per epoch, one after the other. A step takes the ne
 if necessary. No sample is dropped, and a batch may be larger than the data set.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,11 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zerosim.core.allocation import Array
-from zerosim.core.errors import ScenarioError
-from zerosim.core.files import regular
-
-DataFault = Callable[[str], ScenarioError]
-"""The error for a message, at the key of the scenario that names the data."""
+from zerosim.core.errors import UsageError
+from zerosim.core.files import reason, regular
 
 OTHER = "\N{REPLACEMENT CHARACTER}"
 """The character of a token without one."""
@@ -126,21 +123,20 @@ def epoch_order(samples: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 @contextmanager
-def data_file(folder: Path, source: str, allowed: str, fault: DataFault) -> Iterator[BinaryIO]:
+def data_file(folder: Path, source: str, allowed: str) -> Iterator[BinaryIO]:
     """The file at path `source`, relative to `folder`, open for reading.
 
-    Raises `fault`'s error, also if reading fails; `allowed` names the possible sources in it.
+    Raises `UsageError`, also if reading fails; `allowed` names the possible sources in it.
     """
     if not source:
-        raise fault(f"it is empty; it must be {allowed}")
+        raise UsageError(f"it is empty; it must be {allowed}")
     if "\0" in source:
-        raise fault("a path cannot contain a NUL byte")
+        raise UsageError("a path cannot contain a NUL byte")
     try:
         with regular(folder / source) as stream:
             yield stream
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise fault(f"{reason}; it must be {allowed}") from None
+        raise UsageError(f"{reason(error)}; it must be {allowed}") from None
 
 
 def bigram_loss(dataset: Dataset) -> float:

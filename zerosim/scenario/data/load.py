@@ -11,17 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.core.allocation import Array
-from zerosim.core.errors import ScenarioError
+from zerosim.core.errors import UsageError
 from zerosim.core.parts import Named
 from zerosim.models import MODELS
 from zerosim.scenario.data.arrays import given, rows_of_features
-from zerosim.scenario.data.dataset import OTHER, DataFault, Dataset, data_file
+from zerosim.scenario.data.dataset import OTHER, Dataset, data_file
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Data
-from zerosim.scenario.values import shown
 
 TASKS: dict[str, Callable[[Array], Array]] = {
     "sort": lambda digits: np.sort(digits, axis=1),
@@ -32,7 +30,6 @@ TASKS: dict[str, Callable[[Array], Array]] = {
 TRAIN, TEST = 20_000, 1_000
 DRAWN = 2 * (TRAIN + TEST)
 LONGEST = 2048
-SEED = 0
 
 SOURCE = ("data", "source")
 SEQUENCE_OF_A_TEXT = 64
@@ -51,76 +48,73 @@ def load_dataset(scenario: Scenario) -> Dataset:
     >>> digits.x.shape, digits.outputs, digits.loss
     ((1438, 64), 10, 'cross_entropy')
     """
-    source, folder = scenario.data.source, scenario.origin.folder(SOURCE)
-
-    def fault(message: str) -> ScenarioError:
-        return scenario.origin.error(f"data.source {shown(source)}: {message}", SOURCE)
-
-    model = scenario.model
-    if MODELS[model.kind].reads_tokens:
-        if model.vocabulary == 1:
-            raise scenario.origin.error("model.vocabulary must be 0, the data's, or at least 2, found 1",
-                                        ("model", "vocabulary"))
+    origin, model, source = scenario.origin, scenario.model, scenario.data.source
+    tokens, folder, vocabulary = MODELS[model.kind].reads_tokens, origin.folder(SOURCE), model.vocabulary or None
+    if tokens and vocabulary == 1:
+        raise origin.error("model.vocabulary must be 0, the data's, or at least 2, found 1", ("model", "vocabulary"))
+    if tokens and scenario.data == Data():
+        raise origin.error("this scenario names no data of tokens, so it is for zerosim plan; to run it, set "
+                           f"data.source to {ALLOWED}", ("model", "kind"))
+    with origin.blaming(SOURCE, value=source):
+        if not tokens and source in (*TASKS, "text"):
+            raise UsageError(
+                f'model.kind {model.kind} trains on rows of features; set it to "transformer", or this to "digits"')
+        if not tokens:
+            return rows_of_features(scenario.data, folder)
         if isinstance(source, Named):
-            return tokens_given(given(source, dict(scenario.data.own), fault), model.vocabulary or None, fault)
-        if scenario.data == Data():
-            raise scenario.origin.error("this scenario names no data of tokens, so it is for zerosim plan; to run it, "
-                                        f"set data.source to {ALLOWED}", ("model", "kind"))
+            return tokens_given(given(source, dict(scenario.data.own)), vocabulary)
         length = model.sequence or (SEQUENCE_OF_A_TASK if source in TASKS else SEQUENCE_OF_A_TEXT)
-        return sequences(source, length, model.vocabulary or None, fault, folder)
-    if source in (*TASKS, "text"):
-        raise fault(f'model.kind {model.kind} trains on rows of features; set it to "transformer", or this to "digits"')
-    return rows_of_features(scenario.data, fault, folder)
+        return sequences(source, length, vocabulary, folder)
 
 
 ALLOWED = ", ".join(f'"{name}"' for name in ("text", *TASKS)) + " or the path of a text file"
 
 
-def sequences(source: str, sequence: int, vocabulary: int | None, fault: DataFault, folder: Path) -> Dataset:
+def sequences(source: str, sequence: int, vocabulary: int | None, folder: Path) -> Dataset:
     """Samples of `sequence` tokens: "text" (Shakespeare), "sort", "reverse", or a user's UTF-8 file.
 
     A relative path starts in `folder`. `sequence` is at least 1. `vocabulary`, at least 2, is the number of classes;
     None uses the number in the data. `windows_of` documents the windows of a text, `task` the tasks "sort" and
-    "reverse". Raises `fault`'s error.
+    "reverse". Raises `UsageError`.
 
     >>> here = Path()
-    >>> text = sequences("text", 64, None, ValueError, here)
+    >>> text = sequences("text", 64, None, here)
     >>> text.kind, text.classes, text.x.shape, text.x_test.shape
     ('tokens', 65, (15685, 64), (256, 64))
-    >>> sequences("reverse", 15, 12, ValueError, here).x.shape
+    >>> sequences("reverse", 15, 12, here).x.shape
     (20000, 15)
     """
     if source in TASKS:
-        return task(source, sequence, vocabulary, fault)
+        return task(source, sequence, vocabulary)
     if source == "digits" or source.endswith(".npz"):
-        raise fault(f"these are rows of features, not tokens; it must be {ALLOWED}")
-    text = shakespeare() if source == "text" else read_text(folder, source, ALLOWED, fault)
-    return windows_of(text, sequence, vocabulary, fault)
+        raise UsageError(f"these are rows of features, not tokens; it must be {ALLOWED}")
+    return windows_of(shakespeare() if source == "text" else read_text(folder, source), sequence, vocabulary)
 
 
-def tokens_given(arrays: dict[str, Array], vocabulary: int | None, fault: DataFault) -> Dataset:
+def tokens_given(arrays: dict[str, Array], vocabulary: int | None) -> Dataset:
     """Tokens from a user's function: integers (samples, sequence); y is the target after each token, −1 for none.
 
     >>> x = np.array([[0, 1, 2], [2, 1, 0]])
-    >>> tokens_given({"x": x, "y": (x + 1) % 3}, None, ValueError).classes
+    >>> tokens_given({"x": x, "y": (x + 1) % 3}, None).classes
     3
     """
     for name, array in arrays.items():
         if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
-            raise fault(f"{name} must be integers of shape (samples, sequence), found {array.dtype} of {array.shape}")
+            raise UsageError(
+                f"{name} must be integers of shape (samples, sequence), found {array.dtype} of {array.shape}")
     largest = max(int(array.max()) for array in arrays.values())
     classes = vocabulary or largest + 1
     for name, array in arrays.items():
         least = -1 if name.startswith("y") else 0
         if array.shape[1:] != arrays["x"].shape[1:] or len(array) != len(arrays[name.replace("y", "x", 1)]):
-            raise fault(f"{name} has shape {array.shape}, and x {arrays['x'].shape}; they must agree")
+            raise UsageError(f"{name} has shape {array.shape}, and x {arrays['x'].shape}; they must agree")
         if array.min() < least or array.max() >= classes:
-            raise fault(f"{name} has the token {int(array.max() if array.max() >= classes else array.min())}; with "
-                        f"{classes} tokens they go from {least} to {classes - 1}")
+            raise UsageError(f"{name} has the token {int(array.max() if array.max() >= classes else array.min())}; "
+                             f"with {classes} tokens they go from {least} to {classes - 1}")
         if name == "y_test" and (array == -1).all():
-            raise fault("y_test has no target that counts, since all are -1")
-    x_test, y_test = (None if test is None else test.astype(np.int64) for test in map(arrays.get, ("x_test", "y_test")))
-    return Dataset(arrays["x"].astype(np.int64), arrays["y"].astype(np.int64), x_test, y_test, classes)
+            raise UsageError("y_test has no target that counts, since all are -1")
+    wide = {name: array.astype(np.int64) for name, array in arrays.items()}
+    return Dataset(wide["x"], wide["y"], wide.get("x_test"), wide.get("y_test"), classes)
 
 
 TEST_TOKENS = 2**14
@@ -137,39 +131,40 @@ def shakespeare() -> str:
     return lzma.decompress(packed).decode()
 
 
-def read_text(folder: Path, source: str, allowed: str, fault: DataFault) -> str:
+def read_text(folder: Path, source: str) -> str:
     """The characters of a user's UTF-8 file, unchanged."""
-    with data_file(folder, source, allowed, fault) as stream:
+    with data_file(folder, source, ALLOWED) as stream:
         content = stream.read()
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         byte = f"byte {error.start:,} is 0x{content[error.start]:02x}"
-        raise fault(f"this is no UTF-8 text, {byte}; save it as UTF-8") from None
+        raise UsageError(f"this is no UTF-8 text, {byte}; save it as UTF-8") from None
 
 
-def windows_of(text: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
+def windows_of(text: str, sequence: int, vocabulary: int | None) -> Dataset:
     """Windows of `sequence` characters without overlap; y has the character after each.
 
     The first 90% of the text are for training, the last 10% for the test, and no window reaches into both. The
     remainder at the end of either part is not used. The test has as many windows as hold 16,384 tokens (at least one),
-    spread evenly, so that it is cheap. Raises `fault`'s error if either part is shorter than a window and the
+    spread evenly, so that it is cheap. Raises `UsageError` if either part is shorter than a window and the
     character after it.
 
-    >>> counting = windows_of("0123456789" * 4, 3, None, ValueError)
+    >>> counting = windows_of("0123456789" * 4, 3, None)
     >>> counting.decode(counting.x[1]), counting.decode(counting.y[1]), counting.x.shape, counting.x_test.shape
     ('345', '456', (11, 3), (1, 3))
     """
     least = 10 * sequence + 1
     if len(text) < least:
-        raise fault(
+        raise UsageError(
             f"{len(text):,} characters are too few for model.sequence = {sequence:,}: the last tenth is the test "
-            f"split and must hold a window and the next character; give {least:,}, or set model.sequence lower"
-        )
+            f"split and must hold a window and the next character; give {least:,}, or set model.sequence lower")
     tokens, alphabet = tokenised(text, vocabulary)
     cut = len(tokens) * 9 // 10
     x, y = windows(tokens[:cut], sequence)
-    x_test, y_test = (part[spread(len(part), sequence)].astype(np.int64) for part in windows(tokens[cut:], sequence))
+    tests = windows(tokens[cut:], sequence)
+    count = min(len(tests[0]), max(1, TEST_TOKENS // sequence))
+    x_test, y_test = (part[np.arange(count) * len(part) // count].astype(np.int64) for part in tests)
     return Dataset(x, y, x_test, y_test, vocabulary or len(alphabet), alphabet)
 
 
@@ -177,11 +172,6 @@ def windows(tokens: Array, sequence: int) -> tuple[Array, Array]:
     """Views of `tokens`: all whole windows, and the same windows one token later."""
     used = (len(tokens) - 1) // sequence * sequence
     return tokens[:used].reshape(-1, sequence), tokens[1 : used + 1].reshape(-1, sequence)
-
-
-def spread(count: int, sequence: int) -> npt.NDArray[np.int64]:
-    chosen = min(count, max(1, TEST_TOKENS // sequence))
-    return np.arange(chosen) * count // chosen
 
 
 def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
@@ -207,7 +197,7 @@ def tokenised(text: str, vocabulary: int | None = None) -> tuple[Array, str]:
     return token_of[points], alphabet
 
 
-def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> Dataset:
+def task(name: str, sequence: int, vocabulary: int | None) -> Dataset:
     """Tasks of n digits d with their answer s, n = (sequence + 1) // 2, as in minGPT's demo of sorting:
 
         x   d1 d2 … dn s1 … s(n-1)
@@ -216,15 +206,15 @@ def task(name: str, sequence: int, vocabulary: int | None, fault: DataFault) -> 
     An even sequence has one more position at the end, with token 0 in x and -1 in y. A vocabulary smaller than 10
     leaves the digits 0 to vocabulary - 1; a larger one has unused tokens. There are 20,000 training and 1,000 test
     samples, no two of them with the same digits. Short sequences have fewer different digits; then a tenth of them are
-    test samples, at most 1,000. The samples depend on n and the digits only and are always the same. Raises `fault`'s
-    error for a sequence longer than 2,048.
+    test samples, at most 1,000. The samples depend on n and the digits only and are always the same. Raises
+    `UsageError` for a sequence longer than 2,048.
 
-    >>> sorting = task("sort", 6, None, ValueError)
+    >>> sorting = task("sort", 6, None)
     >>> sorting.x[0].tolist(), sorting.y[0].tolist()
     ([6, 1, 2, 1, 2, 0], [-1, -1, 1, 2, 6, -1])
     """
     if sequence > LONGEST:
-        raise fault(f"sequences may be {LONGEST:,} long, found model.sequence = {sequence:,}; set it lower")
+        raise UsageError(f"sequences may be {LONGEST:,} long, found model.sequence = {sequence:,}; set it lower")
     base, n = min(vocabulary or 10, 10), (sequence + 1) // 2
     digits = distinct_digits(base, n)
     test = max(1, min(TEST, len(digits) // 10))
@@ -247,7 +237,7 @@ def distinct_digits(base: int, n: int) -> Array:
     >>> distinct_digits(2, 2).tolist()
     [[1, 1], [1, 0], [0, 1], [0, 0]]
     """
-    source = np.random.PCG64(SEED)
+    source = np.random.PCG64(0)
     if base**n <= DRAWN:
         numbers = np.argsort(source.random_raw(base**n), kind="stable")
         rows = numbers[:, None] // base ** np.arange(n)[::-1] % base

@@ -9,7 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from zerosim.core.allocation import Array
-from zerosim.scenario.data.dataset import DataFault, data_file
+from zerosim.core.errors import UsageError
+from zerosim.scenario.data.dataset import data_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,9 @@ class WeightsFile:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
-    """The weights file at path `source`, relative to `folder`. Raises `fault`'s error for any other file."""
-    with data_file(folder, source, "the path of a safetensors file", fault):
+def weights_file(source: str, folder: Path) -> WeightsFile:
+    """The weights file at path `source`, relative to `folder`. Raises `UsageError` for any other file."""
+    with data_file(folder, source, "the path of a safetensors file"):
         path = folder / source
     try:
         opened: Any = safe_open(path, "np")
@@ -45,4 +46,4 @@ def weights_file(source: str, fault: DataFault, folder: Path) -> WeightsFile:
             {name: tuple(part.get_shape()) for name, part in slices.items()}, opened,
         )
     except (SafetensorError, OSError, ValueError) as error:
-        raise fault(f"this is not a safetensors file: {' '.join(str(error).split())[:200]}") from None
+        raise UsageError(f"this is not a safetensors file: {' '.join(str(error).split())[:200]}") from None

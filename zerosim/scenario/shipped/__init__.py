@@ -88,18 +88,13 @@ def relinked(page: str, source: Path, place: Path, places: Mapping[str, Path]) -
         words, target, anchor = found[1], found[2], found[3] or ""
         if "://" in target:
             return found[0]
-        within = os.path.normpath(project_path(source).parent / target)
+        within = os.path.normpath(source.relative_to(HERE).parent / target)
         file = HERE.parents[2] / within if within.startswith("zerosim" + os.sep) else HERE / within
         if within in places:
             return f"[{words}]({os.path.relpath(places[within], place.parent)}{anchor})"
         return f"[{words}]({file}{anchor})" if file.exists() else words
 
     return LINK.sub(link, page)
-
-
-def project_path(source: Path) -> Path:
-    """The path of a shipped file in the project: `docs/README.md`."""
-    return source.relative_to(HERE)
 
 
 def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
@@ -109,7 +104,7 @@ def copy_out(sources: Iterable[tuple[Path, Path]]) -> list[Path]:
     Raises `UsageError` before anything is written if a file exists, and if a file or a folder cannot be written.
     """
     pairs = list(sources)
-    places = {str(project_path(source)): place for source, place in pairs if source.is_relative_to(HERE)}
+    places = {str(source.relative_to(HERE)): place for source, place in pairs if source.is_relative_to(HERE)}
     for _, place in pairs:
         if os.path.exists(place):
             raise UsageError(f"{place} exists already, and nothing is overwritten; name another folder")

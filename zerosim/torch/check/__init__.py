@@ -23,16 +23,10 @@ class Checked:
     """What a check has found, once it is over: the document `zerosim.check/3`."""
 
     document: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def findings(self) -> list[CheckFinding]:
-        """What a wrong program alone computes, the first step's first."""
-        return [CheckFinding(**finding) for finding in self.document.get("findings", ())]
-
-    @property
-    def suspicions(self) -> list[CheckFinding]:
-        """What a right program could compute, too."""
-        return [CheckFinding(**finding) for finding in self.document.get("suspicions", ())]
+    findings: list[CheckFinding] = field(default_factory=list)
+    """What a wrong program alone computes, the first step's first."""
+    suspicions: list[CheckFinding] = field(default_factory=list)
+    """What a right program could compute, too."""
 
 
 @contextmanager
@@ -50,10 +44,10 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
     checked, frames = Checked(), list[Frame]()
     recorder = ScriptRecorder(frames.append)
     for optimizer in optimizers:
-        recorder.window.step_of(optimizer)
+        recorder.step_of(optimizer)
     with recorder.listening():
         yield checked
-    recorder.window.write(ended=recorder.failed or FINISHED)
+    recorder.write(ended=recorder.failed or FINISHED)
     records: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(records, Record.of(frames))
     try:
@@ -62,6 +56,8 @@ def checking(*optimizers: Any, raises: bool = False, quiet: bool = False) -> Ite
         book = Book()
         book.judge("gradient", NOT_JUDGED, str(error))
         checked.document |= book.document(0, {"updates": 0, "ranks": len(records)})
+    checked.findings, checked.suspicions = (
+        [CheckFinding(**finding) for finding in checked.document[kind]] for kind in ("findings", "suspicions"))
     if dist.get_rank() == 0 and not quiet:
         print("\n".join(lines(checked.document)), file=sys.stderr, flush=True)
     if raises and checked.findings:

@@ -4,13 +4,14 @@ Each function judges one update of ranks that train one model: `steps` and `prev
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import Activation, Gathered, Record, Sketched, Step
+from zerosim.torch.check.record import KEPT, Gathered, Record, Sketched, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -32,34 +33,31 @@ def differences(steps: list[Step], experts: Iterable[str] = ()) -> Iterator[tupl
 
 def together(records: list[Record], steps: list[Step]) -> bool:
     """Whether the ranks train one model: a trainer reduces over them, or their optimizers see the same gradients."""
-    return bool(records[0].facts.trainer) or reduces(steps)
+    sums = [step.gradients[name].sums for name in [*steps[0].gradients][:1] for step in steps if name in step.gradients]
+    return bool(records[0].facts.trainer) or (
+        len(sums) == len(steps) and all(np.array_equal(numbers, sums[0]) for numbers in sums))
 
 
 def weights(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> bool:
     """Whether all ranks hold the same weights; else it makes no sense to compare what they compute with them."""
-    first = previous is None
+    first, facts = previous is None, records[0].facts
     what = "initial weights" if first and steps[0].number == 1 else "replicas"
-    others(book, steps)
-    difference = next(differences(steps, records[0].facts.experts), None)
+    difference = next(differences(steps, facts.experts), None)
     if difference is not None:
         name, other, rank = difference
         if first and not together(records, steps):
-            book.judge(what, NOT_JUDGED, "each rank has a model of its own, without a trainer")
-            book.judge("gradient", NOT_JUDGED, "each rank has a model of its own, without a trainer")
+            for subject in (what, "gradient"):
+                book.judge(subject, NOT_JUDGED, "each rank has a model of its own, without a trainer")
             return False
         if not book.findings:
-            text, by_hand = f"{name} has different bits than on rank {steps[other].rank}", bool(records[0].facts.row)
-            if what == "initial weights":
-                book.find(steps[rank], "other initial weights", text, name, proved=not by_hand)
-            else:
-                book.find(steps[rank], "replicas have drifted apart", text, name,
-                          proved=not (by_hand or book.may_average))
+            cause = "other initial weights" if what == "initial weights" else "replicas have drifted apart"
+            book.find(steps[rank], cause, f"{name} has different bits than on rank {steps[other].rank}", name)
         book.diverged = book.diverged or steps[0].number
         return first
-    if book.diverged and steps[0].number > book.diverged and not records[0].facts.wrapped_again:
+    if book.diverged and steps[0].number > book.diverged and not facts.wrapped_again:
         book.rejoined = True
     for kind in ("buffers", "wrapped") if first else ():
-        for name in getattr(records[0].facts, kind):
+        for name in getattr(facts, kind):
             values = [getattr(record.facts, kind).get(name) for record in records]
             differing = first_different(values)
             if differing is None or None in values:
@@ -68,45 +66,38 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
                 f"{name} was initialised with other values than on rank 0, and sharding does not broadcast: the "
                 f"model is a patchwork of {len(values)} initialisations")
             book.find(steps[differing], "other initial weights", text, name, proved=kind == "wrapped",
-                      line=records[0].facts.wrapping_line if kind == "wrapped" else "")
+                      line=facts.wrapping_line if kind == "wrapped" else "")
             if kind == "wrapped":
                 return True
-    if len(steps) > 1:
-        book.judge(what, EQUAL, "all ranks hold the same bits")
-    else:
-        book.judge(what, NOT_JUDGED, "there is one rank")
+    verdict = (EQUAL, "all ranks hold the same bits") if len(steps) > 1 else (NOT_JUDGED, "there is one rank")
+    book.judge(what, *verdict)
     return True
 
 
-def others(book: Book, steps: list[Step]) -> None:
-    """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change."""
-    for name in steps[0].others if all(step.others for step in steps) else ():
+def others(book: Book, every: list[list[Step]]) -> None:
+    """Compare weights that no optimizer has, such as averages of weights: replicas, and shards that change.
+
+    A sharded tensor that is in no module may be anything, such as a gradient that is kept, until it has changed.
+    """
+    first = dict[str, dict[int, tuple[object, int]]]()
+    for steps, name in [(row, name) for row in every if all(step.others for step in row) for name in row[0].others]:
         now = {rank: (step.others[name].key, step.others[name].bits) for rank, step in enumerate(steps)
                if name in step.others and all(stop > start for start, stop in step.others[name].key)}
-        then = book.copies.setdefault(name, dict(now))
+        then = first.setdefault(name, dict(now))
+        moved, still = ([rank for rank in now if rank in then and (then[rank] != now[rank]) is changed]
+                        for changed in (True, False))
         places = dict[object, tuple[int, int]]()
         for rank, (key, bits) in now.items():
             other, of_other = places.setdefault(key, (rank, bits))
-            if of_other != bits:
+            if of_other != bits and (moved or not name.startswith(KEPT)):
                 book.find(steps[rank], "a model without an optimizer differs",
                           f"{name} has different bits than on rank {steps[other].rank}", name, proved=False)
-        moved = [rank for rank in now if rank in then and then[rank] != now[rank]]
-        still = [rank for rank in now if rank in then and then[rank] == now[rank]]
         if len(places) == len(now) > 1 and moved and still:
-            alike = all(then_of.get(rank) == (step.others[other].key, step.others[other].bits)
-                        for other, then_of in book.copies.items() for rank in still
-                        for step in [steps[rank]] if other in step.others)
+            alike = all(then_of.get(rank) == (steps[rank].others[other].key, steps[rank].others[other].bits)
+                        for other, then_of in first.items() for rank in still if other in steps[rank].others)
             book.find(steps[still[0]], "a model without an optimizer differs",
                       f"the shard of {name} has never changed here, and has on rank {steps[moved[0]].rank}", name,
                       proved=alike)
-
-
-def reduces(steps: list[Step]) -> bool:
-    """Whether the optimizers see the same gradient on all ranks."""
-    name = next(iter(steps[0].gradients), "")
-    gradients = [step.gradients.get(name) for step in steps]
-    return all(gradient is not None and gradients[0] is not None and len(gradient.sums) == len(gradients[0].sums)
-               and not (gradient.sums != gradients[0].sums).any() for gradient in gradients)
 
 
 def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
@@ -118,7 +109,6 @@ def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
     trainer, seen = records[0].facts.trainer, False
     alone = bool(trainer) or not records[0].facts.communicates
     for number, row in enumerate(zip(*(step.batches for step in steps), strict=False), 1):
-        heads: dict[int, int] = {}
         sizes = [batch.samples for batch in row]
         if trainer and len(set(sizes)) > 1:
             book.find(steps[sizes.index(min(sizes))], "batches of unequal size",
@@ -136,13 +126,6 @@ def inputs(book: Book, records: list[Record], steps: list[Step]) -> bool:
                 book.find(steps[rank], "another model in parts", "the outputs differ on the tensor-parallel ranks "
                           f"{listed(facts.row)}: parts were not added", line=batch.line, proved=not facts.sent)
                 return False
-            head = of_row[0] if of_row and not facts.takes_shards else rank
-            other = heads.setdefault(batch.given, head)
-            if batch.given and other != head and alone:
-                book.shared.setdefault((steps[other].rank, facts.rank), []).append((steps[rank], number, batch))
-    for rank, step in enumerate(steps):
-        for other in range(rank):
-            book.twins.setdefault((steps[other].rank, step.rank), []).append(same_terms(step, steps[other]))
     if seen and len(steps) > 1:
         book.judge("inputs", EQUAL, "no two ranks were given the same batches" if alone else
                    "the ranks communicate in the forward")
@@ -161,23 +144,41 @@ def same_terms(step: Step, other: Step) -> bool:
                 term.part.sums.any() for terms in step.terms.values() for term in terms)
 
 
-def same_samples(book: Book, records: list[Record]) -> None:
+def same_samples(book: Book, records: list[Record], every: list[list[Step]]) -> None:
     """Say which ranks were given the same batch: a finding, if they have computed nothing else.
 
     What a rank is given in each step, beside what the other one is not given, is no batch: a classifier's prompts.
     """
-    for (other, rank), seen in book.shared.items():
-        here, there = ([{batch.given for batch in step.batches} for step in records[each].steps if step.batches]
-                       for each in (rank, other))
-        always = set.intersection(*here) if len(here) > 1 and not set.union(*here) <= set.union(*there) else set()
-        proved = bool(records[0].facts.trainer) and len(book.twins[other, rank]) > 1 and all(book.twins[other, rank])
-        for step, number, batch in seen:
-            if proved or batch.given not in always:
-                book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "
-                          f"{number})" + (", and computed the same gradients in each step" if proved else "")
-                          + ": is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line,
-                          proved=proved)
-                break
+    facts = records[0].facts
+    for other, rank in combinations(range(len(records)), 2) if facts.trainer or not facts.communicates else ():
+        if other in records[rank].facts.row and not records[rank].facts.takes_shards:
+            continue
+        here, there = ([{batch.given for batch in steps[one].batches} for steps in every if steps[one].batches]
+                       for one in (rank, other))
+        always = set.intersection(*here) if len(here) > 1 and not set().union(*here) <= set().union(*there) else set()
+        proved = len(every) > 1 and all(same_terms(steps[rank], steps[other]) for steps in every)
+        step, number, batch = next((
+            (steps[rank], number, batch) for steps in every
+            for number, (batch, theirs) in enumerate(zip(steps[rank].batches, steps[other].batches, strict=False), 1)
+            if batch.given and batch.given == theirs.given and (proved or batch.given not in always)), (None, 0, None))
+        if step is not None and batch is not None:
+            book.find(step, "the same samples", f"ranks {other}, {rank} were given the same batch (micro-batch "
+                      f"{number})" + (", and computed the same gradients in each step" if proved else "")
+                      + ": is there a DistributedSampler, or a seed that depends on the rank?", line=batch.line,
+                      proved=proved)
+
+
+def passes(book: Book, steps: list[Step]) -> None:
+    """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
+    counts = [step.passes[0] for step in steps]
+    short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
+    rank = first_different(counts)
+    if short is not None:
+        book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
+                  f"{short.passes[1]} backwards before the update")
+    elif rank is not None and all(step.passes[1] for step in steps):
+        book.find(steps[rank], "a rank with fewer micro-batches",
+                  f"the stages made {counts} forwards before the update")
 
 
 def samplers(book: Book, records: list[Record]) -> None:
@@ -296,9 +297,9 @@ def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
             seen, different = set[int](), None
             for here, there in zip(step.activations, steps[other].activations, strict=False):
                 if (here.module, here.bits) == (there.module, there.bits) and here.bits not in seen and (
-                        len(here.sums) == len(there.sums) > 0):
+                        here.gradient is not None and there.gradient is not None):
                     seen.add(here.bits)
-                    different = here if unlike(here, there) else different
+                    different = here if unlike(here.gradient, there.gradient) else different
             if different is not None:
                 theirs = steps[other]
                 unequal = any(
@@ -312,7 +313,8 @@ def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
     return None
 
 
-def unlike(here: Activation | Sketched, there: Activation | Sketched) -> bool:
+def unlike(here: Sketched, there: Sketched) -> bool:
     """Whether two sketches differ by more than the root of a rounding error."""
     size = np.sqrt(here.squares.sum() + there.squares.sum())
-    return bool(np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)
+    return len(here.sums) == len(there.sums) and bool(
+        np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)

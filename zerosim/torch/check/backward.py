@@ -78,7 +78,8 @@ class Backwards:
         window = self.window
         window.within -= 1
         if window.active and not window.within:
-            window.note_gradients(list({id(parameter): parameter for parameter in window.optimized()}.values()))
+            window.gradients = {}
+            window.note_gradients(window.optimized())
 
     def arrived(self, leaf: "weakref.ref[Any]", gradient: Any, by_hand: bool = False) -> None:
         """A gradient that is about to be accumulated."""
@@ -119,9 +120,8 @@ class Backwards:
     def notice_cleared(self) -> None:
         """Mark the terms whose gradient was there after the last backward, and is not any more, or is 0."""
         window = self.window
-        for reference, _ in window.gradients:
-            parameter = reference()
-            if parameter is None:
+        for parameter, bits in ((reference(), bits) for reference, bits in window.gradients.values()):
+            if parameter is None or bits is None:
                 continue
             for name in window.names.within(parameter):
                 for seen in window.terms.get(name, ()):

@@ -5,7 +5,7 @@ from typing import Any
 
 from zerosim.core.words import plural
 from zerosim.torch.check.causes import CAUSES
-from zerosim.torch.check.record import Batch, Step, Term
+from zerosim.torch.check.record import Step, Term
 
 WITHIN, EQUAL, NOT_JUDGED = "within the rounding of any order of addition", "equal", "not judged"
 SUBJECTS = ("initial weights", "inputs", "weights of the forward", "gradient", "clipping", "update", "replicas",
@@ -35,36 +35,29 @@ class CheckFinding:
 class Book:
     """The first finding and the first suspicion of each cause, and how often each subject got each verdict, and why."""
 
+    known: dict[str, bool] = field(default_factory=dict)
+    """Which evidence the run as a whole has, by its name in the table of causes."""
     findings: dict[str, CheckFinding] = field(default_factory=dict)
     suspicions: dict[str, CheckFinding] = field(default_factory=dict)
     verdicts: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    may_average: bool = False
-    """Whether ranks may train apart and average their weights at a time that was not seen."""
     diverged: int = 0
     """The first step before which replicas had different weights."""
     rejoined: bool = False
     """Whether they had the same weights later: the ranks average weights, not gradients."""
-    changes: dict[str, list[bool]] = field(default_factory=dict)
-    """For each parameter with a gradient, whether each update has changed it."""
-    twins: dict[tuple[int, int], list[bool]] = field(default_factory=dict)
-    """For two ranks, whether all gradients had the same bits in each step."""
-    shared: dict[tuple[int, int], list[tuple[Step, int, Batch]]] = field(default_factory=dict)
-    """For two ranks, the steps and micro-batches in which both got the same batch."""
-    lost: dict[int, list[tuple[Step, Term | None]]] = field(default_factory=dict)
-    """For each optimizer, the first rank's steps, and a term that a loop may have lost in it."""
+    lost: dict[tuple[int, int], list[tuple[Step, Term | None]]] = field(default_factory=dict)
+    """For the first rank of a group and an optimizer, its steps, and a term that a loop may have lost in each."""
+    scaled: dict[tuple[int, int], list[tuple[Step, float, float]]] = field(default_factory=dict)
+    """For the same, the steps whose gradients the script has multiplied, and between which factors."""
     parameters: dict[str, bool] = field(default_factory=dict)
     """For each parameter of an optimizer, whether its gradient was judged in some step."""
     micro_batches: int = 0
     """How many micro-batches of each rank were judged."""
-    copies: dict[str, dict[int, tuple[object, int]]] = field(default_factory=dict)
-    """For each weight that no optimizer has, its place and its first digest on each rank."""
 
     def find(self, step: Step, cause: str, text: str, parameter: str = "", elements: int = 0, line: str = "",
-             proved: bool = True) -> None:
-        """Write down a finding if its evidence is complete, else a suspicion."""
-        row = CAUSES.get(cause)
-        assert row is not None, cause
-        proved = proved and bool(row.proof)
+             proved: bool = True, **evidence: bool) -> None:
+        """Write down a finding if all its evidence is there, what the table names and `proved`; else a suspicion."""
+        row, known = CAUSES[cause], self.known | evidence
+        proved = proved and bool(row.proof) and all(known[need] for need in row.needs)
         text += "" if proved or not row.excluded else f"; this is right with {row.excluded}"
         finding = CheckFinding(row.what, step.number, step.rank, cause, text, parameter, elements, line or step.line)
         (self.findings if proved else self.suspicions).setdefault(cause, finding)

@@ -30,6 +30,8 @@ class Cause(NamedTuple):
 
 
 NEEDS = {
+    "trained": "a trainer reduces over the ranks",
+    "no parts": "the ranks hold no parts of one model",
     "bound": "the gradient is this wrong program's within its bound of rounding",
     "trainer": "a trainer reduced it, by no hook of the script",
     "untouched": "the script wrote nothing into it",
@@ -41,17 +43,18 @@ TRAINER = "bound", "trainer", "untouched"
 CAUSES = {
     "other initial weights": Cause(
         "initial weights", "ranks that reduce gradients together begin with other bits, or shards are of models with "
-        "different values", "parts of a model; models of their own; buffers", "fsdp_other_seeds", "buffer_of_the_rank"),
+        "different values", "parts of a model; models of their own; buffers", "fsdp_other_seeds", "buffer_of_the_rank",
+        ("no parts",)),
     "replicas have drifted apart": Cause(
-        "replicas", "weights of equal beginning have other bits later; they are sharded, or all ranks have ended "
-        "and the script has never communicated as many elements as weights have", "local SGD; parts of a model by hand",
-        "weights_touched_on_a_rank", "averaged_after_the_checked_steps"),
+        "replicas", "weights of equal beginning have other bits later", "local SGD; parts of a model by hand",
+        "weights_touched_on_a_rank", "averaged_after_the_checked_steps", ("no parts", "together")),
     "a model without an optimizer differs": Cause(
         "replicas", "it is sharded, and all its shards change on some ranks and none on another",
         "copies that rank 0 alone needs", "averages_of_shards_on_rank_0", "averages_on_all_ranks"),
     "the same samples": Cause(
-        "inputs", "two ranks compute the same bits of every gradient in each of at least two steps, under a trainer",
-        "prompts that all ranks share; one sample with noise of each rank", "ddp_same_batch", "prompts_on_all_ranks"),
+        "inputs", "two ranks compute the same bits of every gradient in each of at least two steps",
+        "prompts that all ranks share; one sample with noise of each rank", "ddp_same_batch", "prompts_on_all_ranks",
+        ("trained",)),
     "samplers of other orders": Cause(
         "inputs", "", "samplers that draw from the whole set", "sampler_seeded_by_rank", "sampled"),
     "the same samples every epoch": Cause(
@@ -90,6 +93,9 @@ CAUSES = {
         "losses_divided_by_the_whole_batch", TRAINER),
     "divided twice": Cause(
         "gradient", "", "gradients scaled by the script", "ddp_divided_again", "weighed_by_samples", TRAINER),
+    "multiplied by a constant": Cause(
+        "gradient", "", "a loss, or gradients, that the script scales by hand", "multiplied_in_each_step",
+        "written_through_data"),
     "a rank counts more than once": Cause(
         "gradient", "", "gradients weighted by samples", "hook_doubles_a_rank", "weighed_by_samples", TRAINER),
     "a rank is missing from the mean": Cause(
@@ -112,9 +118,8 @@ CAUSES = {
     "unscaled twice": Cause(
         "gradient", "", "", "unscaled_by_hand_too", "ddp_scaler_autocast_half", ("bound", "scaler")),
     "no gradient": Cause(
-        "gradient", "backwards had gradients, the optimizer has none, and the script took none away",
-        "layers held still", "fsdp_never_reduces",
-        "last_layer_held_still_at_first"),
+        "gradient", "backwards had gradients, and the optimizer has none",
+        "layers held still", "fsdp_never_reduces", "last_layer_held_still_at_first", ("untouched",)),
     "a sum is missing in backward": Cause(
         "gradient", "ranks hold the same bits of an output, not the same gradient of it, and then not the same "
         "gradient of a weight that they share", "gradients that are summed later",
@@ -122,7 +127,7 @@ CAUSES = {
     "no order of addition explains it": Cause(
         "gradient", "farther from the mean than the bound, with all terms observed",
         "gradients changed by the script, or by its hook", "a_collective_is_off", "written_through_data",
-        ("trainer", "untouched")),
+        ("untouched", "no parts")),
     "clipping on one rank": Cause(
         "clipping", "ranks held the same gradient before, and one has clipped it", "norms that are only printed",
         "clipped_on_rank_0", "norm_printed_on_rank_0"),
@@ -131,7 +136,7 @@ CAUSES = {
         "a largest norm that is multiplied by the factor", "clipped_before_unscaling", "clipped_at_the_scale"),
     "clipping by the local norm": Cause(
         "clipping", "shards of one gradient were multiplied by factors of their own",
-        "gradients clipped by each rank before the reduction", "fsdp1_clipped_as_if_whole", "fsdp"),
+        "gradients clipped by each rank before the reduction", "fsdp1_clipped_as_if_whole", "fsdp", ("bound",)),
     "another norm": Cause(
         "clipping", "the factor is not that of the norm of exactly the clipped gradients, within a bound of that "
         "norm's rounding, and the script has not given another", "norms over several optimizers, or over parameters "
@@ -147,13 +152,11 @@ CAUSES = {
         "update", "the state of a parameter is gone, or counts fewer updates, on some ranks only", "state that all "
         "ranks forget", "state_of_a_shard_is_lost", "zero_redundancy"),
     "fp16 overflow skipped on one rank": Cause(
-        "update", "GradScaler skipped an update on some ranks only, and a trainer reduces over them",
-        "ranks with models of their own", "overflow_on_a_rank",
-        "ddp_scaler_autocast_half"),
+        "update", "GradScaler skipped an update on some ranks only", "ranks with models of their own",
+        "overflow_on_a_rank", "ddp_scaler_autocast_half", ("trained",)),
     "unequal numbers of updates": Cause(
-        "update", "all ranks have ended, a trainer reduces over them, and their numbers of updates of the same "
-        "parameters differ", "ranks with other tasks", "update_on_rank_0",
-        "joined"),
+        "update", "all ranks have ended, and their numbers of updates of the same parameters differ",
+        "ranks with other tasks", "update_on_rank_0", "joined", ("trained",)),
     "a parameter is never changed": Cause(
         "update", "", "updates that round to nothing", "update_skips_parameters", "a_gain_of_zero"),
     "updates are rounded away": Cause(

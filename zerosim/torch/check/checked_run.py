@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -31,6 +32,7 @@ from zerosim.core.errors import UsageError
 from zerosim.torch.check.book import lines, unjudged
 from zerosim.torch.check.judge import FINISHED, judged
 from zerosim.torch.check.record import Facts, Frame, Record, RecordError, read, write
+from zerosim.worlds.launcher import first_number
 
 JUDGED = "judged"
 """The file that the process makes which judges."""
@@ -64,15 +66,10 @@ class Asked:
     """Whether no launcher has started this process: ranks of which there is no record were then not observed."""
 
 
-def launched_with(*names: str) -> int | None:
-    """The number in the first of these environment variables that the launcher has set."""
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
-
-
 def launched_as() -> tuple[int | None, int]:
     """This process's rank and the number of ranks, if a launcher says so; else None and 1."""
-    return (launched_with("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
-            launched_with("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1)
+    return (first_number("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"),
+            first_number("WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE") or 1)
 
 
 # -- before the script starts
@@ -80,21 +77,22 @@ def launched_as() -> tuple[int | None, int]:
 def prepared(asked: Asked) -> Asked:
     """The settings with absolute paths, each tried; raises `UsageError` if one cannot be used."""
     flag, (rank, size) = "--records" if asked.recorder is None else "--record", launched_as()
-    local = launched_with("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE") or size
+    local = first_number("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE") or size
     if local < size and not asked.records:
         raise UsageError(f"{size - local} of {size} ranks are on other hosts: give --records a folder that all of them "
                          "see")
     process = os.getpid() if rank is None else os.getppid() if local == size else 0
-    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID",
-             "SLURM_STEP_ID")
-    words = [process, started(process), size, *map(os.environ.get, names)]
+    words = [process, kernel_on(process)[19:20], size, *map(os.environ.get, (
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID",
+        "SLURM_STEP_ID"))]
     run = hashlib.sha256(repr(words).encode()).hexdigest()[:16]
     try:
         folder = own_folder(asked.records, run)
-        settle(folder / "run", run, flag)
+        (folder / f"run-{run}").mkdir(exist_ok=True)
     except OSError as error:
         raise UsageError(f"the records cannot be written: {error}; give {flag} another folder") from None
-    if (folder / JUDGED).exists() or (folder / f"rank{rank or 0:05}").exists():
+    names = {file.name for file in folder.iterdir()}
+    if {JUDGED, f"rank{rank or 0:05}"} & names or any(name.startswith("run-") for name in names - {f"run-{run}"}):
         raise UsageError(f"{folder} holds another run; give {flag} an empty folder")
     return replace(asked, records=asked.records and str(folder), json=writable(asked.json), folder=str(folder), run=run,
                    alone=rank is None)
@@ -115,7 +113,7 @@ def writable(named: str) -> str:
 
 def own_folder(named: str, run: str) -> Path:
     """The folder of the records: the named one, or a private one of this run; another attempt has one of its own."""
-    attempt = launched_with("TORCHELASTIC_RESTART_COUNT") or 0
+    attempt = first_number("TORCHELASTIC_RESTART_COUNT") or 0
     if named:
         folder = Path(named).absolute() / (f"restart{attempt}" if attempt else "")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -133,22 +131,11 @@ def own_folder(named: str, run: str) -> Path:
     return folder
 
 
-def settle(file: Path, run: str, flag: str) -> None:
-    """Make the file that says which run a folder is of; raises `UsageError` if it is of another."""
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".") as own:
-        own.write(run.encode())
-        own.flush()
-        with suppress(FileExistsError):
-            os.link(own.name, file)
-    if file.read_text() != run:
-        raise UsageError(f"{file.parent} holds another run; give {flag} an empty folder")
-
-
-def started(process: int) -> str:
-    """When a process has started, as the kernel counts; empty if it does not say."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""
+def kernel_on(process: int) -> list[str]:
+    """What Linux says of a process: its state is the first word, and when it has started the 20th; [] if nothing."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 # -- one rank
@@ -235,14 +222,9 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-class Observed:
-    """The function of a child process, under observation; its record is judged by the parent."""
-
-    def __init__(self, target: Callable[..., Any], asked: Asked) -> None:
-        self.target, self.asked = target, asked
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        observe(self.asked, Pen(self.asked), lambda: self.target(*args, **kwargs))
+def observe_child(asked: Asked, target: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Run the function of a child process under observation; its record is judged by the parent."""
+    observe(asked, Pen(asked), partial(target, *args, **kwargs))
 
 
 def run(asked: Asked, script: Callable[[], int]) -> int:
@@ -263,7 +245,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     def start_observed(process: Any) -> None:
         target = getattr(process, "_target", None)
         if target is not None and (not str(getattr(target, "__module__", "")).startswith(NOT_TRAINING)):
-            process._target = Observed(target, asked)
+            process._target = partial(observe_child, asked, target)
             children.append(process)
         start(process)
 
@@ -298,19 +280,22 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
 
 # -- the verdict
 
+def settled(folder: Path) -> bool:
+    """Whether another process judges the records of a folder, or has, and removed them."""
+    return not folder.is_dir() or (folder / JUDGED).exists()
+
+
 def conclude(asked: Asked) -> int:
     """Judge the files if all ranks have ended and nobody has yet; the exit code of that."""
     folder = Path(asked.folder)
     try:
-        if not folder.is_dir() or (folder / JUDGED).exists():
-            return 0
-        records = read_all(folder)
+        records = [] if settled(folder) else read_all(folder)
         size = max((record.facts.size for record in records), default=1)
         ended = len(records) == size and all(
             record.ended or (folder / f"broken{record.facts.rank:05}").exists() for record in records)
         return claimed(asked) if ended or asked.alone else 0
     except (OSError, RecordError) as error:
-        if not folder.is_dir() or (folder / JUDGED).exists():  # another rank judges, and removes them, just now
+        if settled(folder):
             return 0
         tell(f"zerosim: {error}; the records are kept in {folder}")
         return BROKEN
@@ -321,7 +306,7 @@ def claimed(asked: Asked) -> int:
     folder = Path(asked.folder)
     try:
         (folder / JUDGED).touch(exist_ok=False)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         return 0
     code = say(folder, asked)
     if code == BROKEN:
@@ -368,7 +353,7 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
                                              record.ended or "killed, or still running")
             for record in records if record.facts.rank in broken
             or record.ended not in (FINISHED, record.facts.failed or FINISHED)]
-    text, unwritten = lines(document), ""
+    text, unwritten = lines(document), False
     if ends:
         text = [f"zerosim: the script has not ended well on all ranks ({'; '.join(ends)}); what was written before is "
                 "judged", *text]
@@ -376,8 +361,8 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
         if asked.json:
             write_whole(Path(asked.json), json.dumps(document, indent=1) + "\n")
     except OSError as error:
-        unwritten = f"--json {asked.json} could not be written: {error}"
-        text.append(f"zerosim: {unwritten}")
+        unwritten = True
+        text.append(f"zerosim: --json {asked.json} could not be written: {error}")
     banner = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if banner and document["findings"]:  # torchrun prints last, and says this text there
         first, *more = (line for line in text if line.startswith("zerosim: FOUND"))
@@ -399,34 +384,24 @@ def tell(text: str) -> bool:
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file at once, or not at all; a device is written to."""
-    if file.exists() and not file.is_file():
-        file.write_text(text)
-        return
-    beside = Path(tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}")[1])
+    beside = file if file.exists() and not file.is_file() else file.with_name(f".{file.name}.{os.getpid()}")
     try:
         beside.write_text(text)
-        beside.chmod(0o666 & ~umask())
         beside.replace(file)
     except OSError:
-        beside.unlink(missing_ok=True)
+        if beside != file:
+            beside.unlink(missing_ok=True)
         raise
-
-
-def umask() -> int:
-    """The process's umask."""
-    present = os.umask(0)
-    os.umask(present)
-    return present
 
 
 # -- a child that stays behind
 
-def stay(folder: Path, launcher: int, asked: Asked) -> int:
+def stay(asked: Asked, launcher: int) -> int:
     """Wait until all ranks are gone, or the launcher is; then judge, unless a rank has."""
-    rank_0, processes, missing, looks = os.getppid(), set[int](), True, 0
+    folder, rank_0, processes, missing, looks = Path(asked.folder), os.getppid(), set[int](), True, 0
     while lives(launcher) and looks < LOOKS and (missing or os.getppid() == rank_0 or any(map(lives, processes))):
         time.sleep(BETWEEN_LOOKS)
-        if not folder.is_dir() or (folder / JUDGED).exists():
+        if settled(folder):
             return 0
         if os.getppid() != rank_0:
             looks = 0 if any(map(lives, processes)) else looks + 1
@@ -435,18 +410,17 @@ def stay(folder: Path, launcher: int, asked: Asked) -> int:
                 processes = {record.facts.process for record in records} - {0, rank_0}
                 missing = len(records) < max((record.facts.size for record in records), default=1)
     with suppress(OSError, RecordError):
-        if folder.is_dir() and not any(record.steps for record in read_all(folder)):
+        if not any(record.steps for record in read_all(folder)):
             return 0
-    return claimed(replace(asked, folder=str(folder))) if folder.is_dir() and not (folder / JUDGED).exists() else 0
+    return claimed(asked)
 
 
 def lives(process: int) -> bool:
     """Whether a process of this host exists and is no zombie."""
+    if Path("/proc/self").exists():
+        return (kernel_on(process) or "Z")[0] not in "ZX"
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        os.kill(process, 0)
     except OSError:
-        try:
-            os.kill(process, 0)
-        except OSError:
-            return False
-        return not Path("/proc/self").exists()
+        return False
+    return True

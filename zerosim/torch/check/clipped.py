@@ -60,7 +60,7 @@ def one(book: Book, records: list[Record], steps: list[Step], clips: list[Clip])
         elif abs(factor - factor_due(clip, local)) <= allowed[local]:
             book.find(step, "clipping by the local norm",
                       f"gradients were clipped by {local:.6g}, the norm of this rank's part; the whole gradient's is "
-                      f"{whole:.6g}", line=clip.line)
+                      f"{whole:.6g}", line=clip.line, bound=True)
         else:
             book.find(step, "another norm",
                       f"gradients were multiplied by {factor:.6g}; their norm is {whole:.6g}", line=clip.line,

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import torch
-
-from zerosim.torch.check.record import Clip, Sketched
+from zerosim.torch.check.record import Clip
 from zerosim.torch.check.tensors import SCALERS, clipped_parameters, local, parameters_of, script_line
 from zerosim.torch.check.window import Window
 
@@ -21,12 +19,9 @@ class Clipping:
     def listen(self) -> None:
         window = self.window
         for scaler in SCALERS:
-            window.watch(scaler, "unscale_", self.before_unscaling, self.after_unscaling)
+            window.watch(scaler, "unscale_", lambda args, _: window.notice_touched(args[1]),
+                         self.after_unscaling)
         window.watch_clipping(self.before, self.after)
-
-    def before_unscaling(self, args: Any, kwargs: Any) -> None:
-        if self.window.active:
-            self.window.notice_touched(args[1])
 
     def after_unscaling(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         if args[0].is_enabled():
@@ -47,7 +42,7 @@ class Clipping:
                      if own & {id(parameter) for parameter in parameters}]
         clip = Clip(script_line(), float(most), 0.0 if name == "clip_grad_value_" else float(order),
                     any(window.step_of(optimizer).unscaled for optimizer in concerned),
-                    name == "clip_grads_with_norm_", additions(chosen), self.gradients(chosen))
+                    name == "clip_grads_with_norm_", additions(chosen), window.sketches(chosen))
         for optimizer in concerned:
             window.notice_touched(optimizer)
             step, mine = window.step_of(optimizer), {
@@ -61,15 +56,8 @@ class Clipping:
     def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.window.clipping -= 1
         if seen:
-            seen[0].after = self.gradients(seen[1])
-            self.window.note_gradients(list({id(parameter): parameter for parameter in (
-                *self.window.optimized(), *seen[1])}.values()))
-
-    def gradients(self, parameters: Any) -> dict[str, Sketched]:
-        window = self.window
-        return {name: window.sketched(piece, shape, key, parameter.grad) for parameter in parameters
-                if parameter.grad is not None and parameter.grad.layout is torch.strided
-                for name, piece, shape, key in window.names.pieces(parameter, parameter.grad)}
+            seen[0].after = self.window.sketches(seen[1])
+            self.window.note_gradients(seen[1])
 
 
 def additions(parameters: Any) -> int:

@@ -41,7 +41,7 @@ class Forwards:
     def listen(self) -> None:
         window = self.window
         window.watch(DistributedSampler, "__iter__", self.sample)
-        window.watch(nn.Module, "__setstate__", self.copied)
+        window.watch(nn.Module, "__setstate__", lambda args, _: window.names.copied.append(weakref.ref(args[0])))
         for owner, name in product((dist, dist.distributed_c10d, _functional_collectives), COMMUNICATION):
             window.watch(owner, name, partial(self.communicate, name))
         groups = dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()  # backends in Python override its methods
@@ -57,7 +57,7 @@ class Forwards:
             if type(new).__name__ == "DeepSpeedEngine":
                 window.facts.trainer, window.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
                 window.engine_seen(type(new))
-            if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not window.updated:
+            if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not window.facts.updates:
                 for name, buffer in new._buffers.items():
                     if buffer is not None and buffer.numel():
                         path = f"{window.names.paths[new]}.{name}".lstrip(".")
@@ -109,19 +109,15 @@ class Forwards:
         if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
             return
         window = self.window
-        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line(),
-                                roundoff=torch.finfo(output.dtype).eps)
+        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line())
         window.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
         window.activations.append(activation)
 
         def arrived(gradient: Any) -> None:
             if window.facts.communicates:
-                window.sketch_later(gradient, gradient.shape, whole(gradient.shape), activation)
+                activation.gradient = window.sketched(gradient, gradient.shape, whole(gradient.shape), gradient)
 
         output.register_hook(window.safe(arrived))
-
-    def copied(self, args: Any, kwargs: Any) -> None:
-        self.window.names.copied.append(weakref.ref(args[0]))
 
     def sample(self, args: Any, kwargs: Any) -> None:
         sampler = args[0]

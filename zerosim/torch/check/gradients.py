@@ -3,14 +3,14 @@
 Sketches are linear, so the sketch of what any program would have got is computed from those of the terms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from zerosim.torch.check.causes import CAUSES
 from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
 
 SURE = 8.0
@@ -76,15 +76,10 @@ class Answer:
         self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in narrow),
                                             self.records[0].facts.reduced])
 
-    # -- sums of terms
-
     def own(self, rank: int) -> Array:
         """The sum of a rank's micro-batches."""
         total: Array = sum((term.part.sums for term in self.terms[rank]), np.zeros(self.size))
         return total * self.factor
-
-    def of_micro_batch(self, rank: int, number: int) -> Array:
-        return self.terms[rank][number].part.sums * self.factor
 
     def peers(self, rank: int) -> list[int]:
         """The ranks over which the mean is due: those whose gradients are of the same part."""
@@ -102,11 +97,13 @@ class Answer:
         total: Array = sum(map(self.own, self.peers(rank)), np.zeros(self.size))
         return total / self.over(rank)
 
-    # -- comparison
-
     def expected(self, view: View) -> Array:
         """The mean where the view is."""
         return sum(map(self.mean, view.others), self.mean(view.rank))
+
+    def allowed(self, view: View) -> Array:
+        """The largest rounding error where the view is."""
+        return sum(map(self.bound, view.others), self.bound(view.rank))
 
     def bound(self, rank: int) -> Array:
         """The largest rounding error of each number of the mean, by the theorems in `sketch.py`.
@@ -163,32 +160,35 @@ class Answer:
         mean = self.expected(view)
         if view.gradient is None:
             return view.mask & np.not_equal(mean, 0.0)
-        within: Array = np.abs(view.gradient - mean) <= sum(map(self.bound, view.others), self.bound(view.rank))
-        return view.mask & ~within
+        apart: Array = view.mask & ~(np.abs(view.gradient - mean) <= self.allowed(view))
+        return apart
 
     def is_value(self, view: View, value: Array) -> bool:
         """Whether the gradient is this value of a wrong program, within the bound of its rounding."""
         if view.gradient is None:
             return False
-        mean, allowed = self.expected(view), sum(map(self.bound, view.others), self.bound(view.rank))
-        larger = float(np.linalg.norm(value[view.mask]) / max(float(np.linalg.norm(mean[view.mask])), 1e-300))
+        norm, usual = (float(np.linalg.norm(numbers[view.mask])) for numbers in (value, self.expected(view)))
         last = [step.gradients[self.name] for step in (self.previous or ()) if self.name in step.gradients]
         sizes = np.sqrt(sum((part.squares for part in last if len(part.squares) == self.size), np.zeros(self.size)))
-        allowed = allowed * max(1.0, larger) + 4 * SURE * self.roundoff * sizes
+        allowed = self.allowed(view) * max(1.0, norm / max(usual, 1e-300)) + 4 * SURE * self.roundoff * sizes
         return bool((np.abs(view.gradient - value) <= allowed)[view.mask].all())
 
-    def is_scaled(self, view: View) -> bool:
-        """Whether the gradient is the mean times some factor, within the bound of rounding and of that factor's error.
+    def factors(self) -> tuple[float, float]:
+        """Between which factors is that by which the gradient is the mean, on all ranks, within the bound of rounding.
 
-        The factor is that of least squares. A multiplication rounds no more often than the mean does.
+        The first is larger than the second if there is none. The factor is that of least squares. A multiplication
+        rounds no more often than the mean does.
         """
-        if view.gradient is None or view.mask.sum() < 2:
-            return False
-        mean, ratio = self.expected(view)[view.mask], self.ratio(view)
-        error = 3 * abs(ratio) * sum(map(self.bound, view.others), self.bound(view.rank))[view.mask]
-        slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
-        distance = np.abs(view.gradient[view.mask] - ratio * mean)
-        return ratio > 0 and bool((distance <= error + slack * np.abs(mean)).all())
+        least, most = 0.0, np.inf
+        for view in self.views:
+            mean, ratio = self.expected(view)[view.mask], self.ratio(view)
+            error = 3 * abs(ratio) * self.allowed(view)[view.mask]
+            slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
+            if view.gradient is None or ratio <= 0 or (
+                    np.abs(view.gradient[view.mask] - ratio * mean) > error + slack * np.abs(mean)).any():
+                return np.inf, 0.0
+            least, most = max(least, ratio - slack), min(most, ratio + slack)
+        return least, most
 
     def unlike_on_the_row(self) -> bool:
         """Whether the ranks of tensor parallelism have different gradients of a parameter that each of them holds."""
@@ -244,11 +244,11 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
 
 
 class Explanation(NamedTuple):
-    """The cause of a wrong gradient and its words; an empty cause and a reason if it is not judged."""
+    """The cause of a wrong gradient, its words and evidence; an empty cause and a reason if it is not judged."""
 
     cause: str
     text: str
-    proved: bool = False
+    evidence: Mapping[str, bool] = MappingProxyType({})
 
 
 def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
@@ -272,8 +272,9 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
         yield own / len(peers), "own gradient only", (
             f"it is this rank's own gradient divided by {len(peers)}, never reduced{why}")
     zeros = np.zeros(answer.size)
-    means: list[Array] = [sum((answer.of_micro_batch(other, k) for other in peers), zeros) / over for k in range(micro)]
-    own_terms = [answer.of_micro_batch(rank, k) for k in range(micro)]
+    of_micro = {other: [term.part.sums * answer.factor for term in answer.terms[other]] for other in peers}
+    means: list[Array] = [sum((of_micro[other][k] for other in peers), zeros) / over for k in range(micro)]
+    own_terms = of_micro[rank]
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
             f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
@@ -304,20 +305,19 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
                     ("the mean of a smaller group", f"it is the mean over ranks {listed(members)} only"))
 
 
-def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool) -> Explanation:
+def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
     """The cause and its explanation; an empty cause and a reason if this is neither found nor suspicious.
 
-    `others` are the other right answers: a cause must explain the gradient better than each of them. `may_average` says
-    that the ranks may train apart.
+    `others` are the other right answers: a cause must explain the gradient better than each of them.
     """
     facts = answer.records[0].facts
     touched = [step.touched for step in answer.steps]
-    by_trainer = bool(facts.trainer) and not (facts.own_hook or facts.divisor or facts.row or facts.communicates)
+    known = {"untouched": not any(touched), "scaler": answer.steps[0].scaler, "trainer": bool(facts.trainer) and not (
+        facts.own_hook or facts.divisor or facts.row or facts.communicates)}
     if view.gradient is None or not view.gradient[view.mask].any():
         if any(touched) and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
             return Explanation("", "the script takes gradients away from some parameters")
-        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared",
-                           not any(touched))
+        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared", known)
     mean = answer.mean(view.rank)
     values = [(answer.distance(value, view), value, cause, text) for value, cause, text in candidates(answer, view)]
     nearest = min((distance for distance, *_ in values), default=np.inf)
@@ -337,20 +337,18 @@ def cause_of(answer: Answer, view: View, others: list[Answer], may_average: bool
             if facts.communicates:
                 return Explanation("", "the loss may be one of all ranks, which communicate within the forward "
                                    f"({text})")
-        known = {"bound": same, "trainer": by_trainer, "untouched": not any(touched), "scaler": answer.steps[0].scaler,
-                 "together": not may_average or "the last backward did not reduce" in text}
-        return Explanation(cause, text, all(known[need] for need in CAUSES[cause].needs))
+        apart = {"together": True} if "the last backward did not reduce" in text else {}
+        return Explanation(cause, text, known | apart | {"bound": same})
     ratio = answer.ratio(view)
     if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
         ratios = [answer.ratio(other) for other in answer.views]
         if max(ratios) - min(ratios) > 1e-3 * abs(ratio):
             return Explanation("clipping by the local norm", "each rank has scaled the mean by a factor of its own: "
                                + ", ".join(f"{factor:.4g}" for factor in ratios),
-                               answer.is_value(view, ratio * mean))
+                               {"bound": answer.is_value(view, ratio * mean)})
         if all(touched):
             return Explanation("", f"{CHANGED}, by about {ratio:.6g}")
-    proved = by_trainer and not any(touched)
-    return next(filter(None, (weighted(each, view, proved) for each in (answer, *others))), None) or unexplained(
+    return next(filter(None, (weighted(each, view, known) for each in (answer, *others))), None) or unexplained(
         answer, view, touched)
 
 
@@ -367,13 +365,13 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
     return Explanation("no order of addition explains it", (
         f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks"
         + ("; the script has changed the gradient on this rank" if any(touched) else "")),
-        not any(touched) and not facts.row)
+        {"untouched": not any(touched)})
 
 
-def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None:
+def weighted(answer: Answer, view: View, known: dict[str, bool]) -> Explanation | None:
     """Another weighted sum of the micro-batches of all ranks; the weights by least squares, 1 in the mean."""
     peers = answer.peers(view.rank)
-    terms = [answer.of_micro_batch(other, k)[view.mask] for other in peers for k in range(len(answer.terms[other]))]
+    terms = [answer.factor * term.part.sums[view.mask] for other in peers for term in answer.terms[other]]
     micro_batches = {len(answer.terms[peer]) for peer in peers}
     if view.gradient is None or not terms or view.mask.sum() < 2 * len(terms) or len(micro_batches) > 1:
         return None
@@ -385,7 +383,7 @@ def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None
         return None
     value = np.zeros(answer.size)
     value[view.mask] = matrix @ weights
-    proved = by_trainer and answer.is_value(view, value)
+    known = known | {"bound": answer.is_value(view, value)}
     weights = weights.reshape(len(peers), -1)
     of_ranks, of_parts = weights.mean(1), weights.mean(0)
     if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
@@ -394,17 +392,17 @@ def weighted(answer: Answer, view: View, by_trainer: bool) -> Explanation | None
         if answer.steps[0].clips:
             return Explanation("clipping by the local norm", (
                 "each rank's gradient was scaled by a factor of its own before the reduction: "
-                + ", ".join(f"{weight:.4g}" for weight in of_ranks)))
+                + ", ".join(f"{weight:.4g}" for weight in of_ranks)), {"bound": False})
         relative = of_ranks / of_ranks.min()
         if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in answer.steps):
             counts = " to ".join(f"{weight:.0f}" for weight in relative)
             return Explanation("a rank counts more than once", f"the gradients of the ranks weigh {counts} in it",
-                               proved)
+                               known)
         return Explanation("", "the script weighs the gradients of its ranks")
     ratios = of_parts[1:] / of_parts[:-1] if of_parts.min() > 0 else np.zeros(0)
     times = max(ratios[0], 1 / ratios[0]) if len(ratios) else 1.0
     if np.abs(weights - of_parts).max() < 1e-3 and times > 1.5 and np.ptp(ratios) < 1e-3 > abs(times - round(times)):
         counts = " to ".join(f"{weight:.3g}" for weight in of_parts / of_parts.min())
         return Explanation("N times the mean", f"micro-batches weigh {counts}: what was accumulated is reduced, or "
-                           "multiplied, again with each micro-batch", proved)
+                           "multiplied, again with each micro-batch", known)
     return None

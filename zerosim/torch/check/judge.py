@@ -5,8 +5,11 @@ right one that does, or a distance beyond every right answer's bound with all te
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from zerosim.core.words import plural
 from zerosim.torch.check import alike
@@ -38,37 +41,53 @@ def judge(records: list[Record]) -> dict[str, Any]:
     for record in records:
         for step in record.steps:
             step.rank = record.facts.rank
-    first = records[0].facts
+    first, groups = records[0].facts, {(*range(len(records)),)}
     ended = all(record.ended == FINISHED for record in records)
-    book, groups = Book(), {(*range(len(records)),)}
-    book.may_average = not first.trainer.startswith(("FSDP2", "FullySharded", "DeepSpeed")) and not (
-        ended and all(record.facts.sent < record.facts.elements for record in records))
+    book = Book({"trained": bool(first.trainer), "no parts": not first.row, "together": first.trainer.startswith(
+        ("FSDP2", "FullySharded", "DeepSpeed")) or (
+            ended and all(record.facts.sent < record.facts.elements for record in records))})
     if any(record.facts.communicates and not record.facts.row and 1 < len(record.facts.group) < len(records)
            for record in records):
         groups = {(*record.facts.group,) for record in records}  # the others hold other parts of the model
-    counts = [len(record.steps) for record in records]
     for group in sorted(groups):
-        members = [records[rank] for rank in group]
+        members, previous = [records[rank] for rank in group], dict[int, list[Step]]()
         members[0].facts.experts = experts(members)
-        previous: dict[int, list[Step]] = {}
         every = rounds(members)
         for steps in every:
             Round(book, members, steps, previous.get(steps[0].optimizer), len(groups) > 1).judge()
             previous[steps[0].optimizer] = steps
         if len(every) < min(len(record.steps) for record in members):
             book.judge("gradient", NOT_JUDGED, "the ranks update different parameters")
-        cleared(book)
-    for steps in rounds(records) if any(record.facts.communicates for record in records) else ():
+        alike.others(book, every)
+    in_several_steps(book)
+    every = rounds(records)
+    for steps in every if any(record.facts.communicates for record in records) else ():
         alike.activations(book, records, steps)
-    updates = [sum(record.facts.updates.values()) for record in records]
     numbers(book, records, ended)
-    alike.same_samples(book, records)
+    alike.same_samples(book, records, every)
     alike.samplers(book, records)
     if all(record.facts.trainer or not record.facts.communicates for record in records) and not first.row:
         alike.overlaps(book, records)
-    if min(counts):
-        updates_of(book, records)
-    return book.document(min(counts), {"updates": max(updates), "ranks": len(records)})
+    count = min(len(record.steps) for record in records)
+    if count:
+        updates_of(book, records, every)
+    return book.document(count, {"updates": max(sum(record.facts.updates.values()) for record in records),
+                                 "ranks": len(records)})
+
+
+def in_several_steps(book: Book) -> None:
+    """Find what would be a script's choice in one step: micro-batches that it clears, gradients that it multiplies."""
+    for lost in book.lost.values():
+        terms = [(step, term) for step, term in lost if term is not None]
+        if len(terms) > 1:
+            book.find(terms[0][0], "gradient of the last micro-batch only", "the gradients of earlier micro-batches "
+                      f"are cleared in {len(terms)} of {len(lost)} steps (zero_grad in the loop)",
+                      line=terms[0][1].line, proved=len(terms) == len(lost), bound=True, untouched=True)
+    for scaled in book.scaled.values():
+        low, high = max(low for _, low, _ in scaled), min(high for _, _, high in scaled)
+        if len(scaled) > 1 and low <= high:
+            book.find(scaled[0][0], "multiplied by a constant", f"in {len(scaled)} steps the gradients are the mean "
+                      f"multiplied by {(low + high) / 2:.6g}, by the script")
 
 
 def rounds(records: list[Record]) -> list[list[Step]]:
@@ -104,10 +123,9 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
         if rank is not None and len(names - {()}) == 1 and all(
                 count or not record.steps for count, record in zip(updates, records, strict=True)):
             book.find(Step(0, min(updates) + 1, rank=rank), "unequal numbers of updates",
-                      f"the ranks have made {updates} updates", proved=bool(records[0].facts.trainer))
-    for facts in (record.facts for record in records):
-        if facts.failed:
-            book.judge("gradient", NOT_JUDGED, f"the check has ended on rank {facts.rank}: {facts.failed}")
+                      f"the ranks have made {updates} updates")
+    for facts in (record.facts for record in records if record.facts.failed):
+        book.judge("gradient", NOT_JUDGED, f"the check has ended on rank {facts.rank}: {facts.failed}")
     if not min(counts):
         book.judge("gradient", NOT_JUDGED, "no update was seen" + (
             f" on all ranks; their numbers are {counts}" if len(counts) > 1 else ""))
@@ -125,21 +143,21 @@ def experts(records: list[Record]) -> list[str]:
     if any("all_to_all" in record.facts.communicates for record in records):
         every = rounds(records)
         different = {name for steps in every for name, _, _ in alike.differences(steps)}
-        names = {name for steps in every for name in steps[0].weights}
-        marked |= different if different < names else set()
+        marked |= different if different < {name for steps in every for name in steps[0].weights} else set()
     return sorted(marked)
 
 
-def cleared(book: Book) -> None:
-    """Find gradients of micro-batches that the script clears unused in each step: in some steps it may be a choice."""
-    for steps in book.lost.values():
-        terms = [term for _, term in steps if term is not None]
-        if len(terms) > 1:
-            step = next(step for step, term in steps if term is not None)
-            book.find(step, "gradient of the last micro-batch only", "the gradients of earlier micro-batches are "
-                      f"cleared in {len(terms)} of {len(steps)} steps (zero_grad in the loop)", line=terms[0].line,
-                      proved=len(terms) == len(steps))
-    book.lost = {}
+def unreached(book: Book, steps: list[Step]) -> None:
+    """Say why no backward has reached a parameter of an optimizer."""
+    weights = [weight for step in steps for weight in step.weights.values()]
+    if all(step.batches for step in steps) and not any(step.gradients for step in steps) and (
+            "?" in steps[0].parameters):
+        book.find(steps[0], "optimizer built before sharding",
+                  "none of its parameters belongs to the model that trains, and none has a gradient")
+    elif weights and not any(weight.trains for weight in weights):
+        book.find(steps[0], "all parameters are frozen", "requires_grad is False for each of them")
+    else:
+        book.judge("gradient", NOT_JUDGED, "no backward has reached a parameter of the optimizer")
 
 
 @dataclass
@@ -154,104 +172,49 @@ class Round:
     """Whether other groups of ranks hold other parts of the model."""
 
     def judge(self) -> None:
-        skipped = [step for step in self.steps if step.skipped]
+        book, records, steps, first = self.book, self.records, self.steps, self.steps[0]
+        skipped = [step for step in steps if step.skipped]
+        if 0 < len(skipped) < len(steps):
+            book.find(skipped[0], "fp16 overflow skipped on one rank",
+                      "GradScaler skipped the update here, other ranks made it")
         if skipped:
-            if len(skipped) < len(self.steps):
-                self.book.find(skipped[0], "fp16 overflow skipped on one rank",
-                               "GradScaler skipped the update here, other ranks made it",
-                               proved=bool(self.records[0].facts.trainer))
-            return None
-        pipeline = any("messages" in record.facts.communicates for record in self.records)
-        if pipeline and self.previous is not None:  # schedules run a stage once more to learn its shapes
-            self.passes()
-        self.book.parameters |= {name: False for name in self.steps[0].parameters if name not in self.book.parameters}
-        for remark in self.steps[0].remarks:
-            if all(any((other.cause, other.value) == (remark.cause, remark.value) for other in step.remarks)
-                   for step in self.steps):
-                self.book.find(self.steps[0], remark.cause, remark.text, remark.parameter, line=remark.line)
-        if reason := self.obstacle(pipeline):
-            return self.book.judge("gradient", NOT_JUDGED, reason)
-        if len({(step.optimizer, frozenset(step.parameters)) for step in self.steps}) > 1:
-            return self.book.judge("gradient", NOT_JUDGED, "the ranks update different parameters")
-        if not any(step.terms for step in self.steps):
-            return self.without_terms()
-        if self.groups() and alike.weights(self.book, self.records, self.steps, self.previous):
-            if alike.inputs(self.book, self.records, self.steps):
-                alike.settings(self.book, self.records, self.steps)
-                alike.states(self.book, self.steps, self.previous)
-                alike.forwards(self.book, self.steps, self.previous)
-                self.gradients()
-            self.changes()
-        return None
-
-    def obstacle(self, pipeline: bool) -> str:
-        """Why gradients are not judged; empty if they are."""
-        reasons = [why for step in self.steps for why in step.reasons]
-        reasons += [why for record in self.records for why in record.facts.obstacles]
-        if pipeline and not self.parted:
-            reasons.append("a pipeline: its ranks hold stages of one model")
-        elif any(record.facts.communicates and not record.facts.trainer for record in self.records) and (
-                self.previous is None or self.difference(0)) and self.difference():
-            reasons.append("ranks communicate within the forward and have different weights: they may hold parts "
-                           "of one model")
-        return next(iter(reasons), "")
-
-    def difference(self, number: int | None = None) -> tuple[str, int, int] | None:
-        """A parameter with different weights before this update, or that of this number, and the two ranks."""
-        steps = self.steps if number is None else [record.steps[number] for record in self.records]
-        return next(alike.differences(steps, self.records[0].facts.experts), None)
-
-    def without_terms(self) -> None:
-        seen = all(step.batches for step in self.steps) and not any(step.gradients for step in self.steps)
-        weights = [weight for step in self.steps for weight in step.weights.values()]
-        if seen and "?" in self.steps[0].parameters:
-            self.book.find(self.steps[0], "optimizer built before sharding",
-                           "none of its parameters belongs to the model that trains, and none has a gradient")
-        elif weights and not any(weight.trains for weight in weights):
-            self.book.find(self.steps[0], "all parameters are frozen",
-                           "requires_grad is False for each of them")
-        else:
-            self.book.judge("gradient", NOT_JUDGED, "no backward has reached a parameter of the optimizer")
-
-    def passes(self) -> None:
-        """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
-        for step in self.steps:
-            forwards, backwards = step.passes
-            if 0 < backwards < forwards:
-                return self.book.find(step, "a micro-batch without a backward", f"the stage made {forwards} "
-                                      f"forwards and {backwards} backwards before the update")
-        counts = [step.passes[0] for step in self.steps]
-        rank = alike.first_different(counts)
-        if rank is not None and all(step.passes[1] for step in self.steps):
-            self.book.find(self.steps[rank], "a rank with fewer micro-batches",
-                           f"the stages made {counts} forwards before the update")
-        return None
-
-    def groups(self) -> bool:
-        """Whether no group of ranks trains a model of its own: where a trainer's group is smaller than the world."""
-        own = [record.facts.group for record in self.records]
-        difference = self.difference()
-        if self.previous is None and difference and all(1 < len(group) < len(own) for group in own) and (
-                not self.records[0].facts.row and own[difference[1]] != own[difference[2]]):
-            self.book.find(self.steps[0], "the mean of a smaller group", f"the trainer reduces over ranks "
-                           f"{own[0]} of {len(own)}; the others train weights of their own", proved=False)
-            return False
-        return True
-
-    def changes(self) -> None:
-        """Note which parameters the last update has changed, of those in 32 bits that had a gradient."""
-        previous = self.previous or []
-        if any(group.get("lr") == 0.0 for step in previous for group in step.settings):
             return
-        for name in previous[0].gradients if previous else ():
-            gradients = [step.gradients[name] for step in previous if name in step.gradients]
-            if all(name in step.weights for step in (*previous, *self.steps)) and not any(
-                    step.weights[name].narrow for step in previous) and any(part.squares.any() for part in gradients):
-                self.book.changes.setdefault(name, []).append(any(
-                    before.weights[name].bits != step.weights[name].bits
-                    for before, step in zip(previous, self.steps, strict=True)))
+        book.parameters |= {name: False for name in first.parameters if name not in book.parameters}
+        for remark in first.remarks:
+            if all(any((other.cause, other.value) == (remark.cause, remark.value) for other in step.remarks)
+                   for step in steps):
+                book.find(first, remark.cause, remark.text, remark.parameter, line=remark.line)
+        difference = next(alike.differences(steps, records[0].facts.experts), None)
+        own = [record.facts.group for record in records]
+        if reasons := [*self.obstacles(difference is not None)]:
+            book.judge("gradient", NOT_JUDGED, reasons[0])
+        elif not any(step.terms for step in steps):
+            unreached(book, steps)
+        elif self.previous is None and difference and all(1 < len(group) < len(own) for group in own) and (
+                not records[0].facts.row and own[difference[1]] != own[difference[2]]):
+            book.find(first, "the mean of a smaller group", f"the trainer reduces over ranks {own[0]} of "
+                      f"{len(own)}; the others train weights of their own", proved=False)
+        elif alike.weights(book, records, steps, self.previous) and alike.inputs(book, records, steps):
+            alike.settings(book, records, steps)
+            alike.states(book, steps, self.previous)
+            alike.forwards(book, steps, self.previous)
+            self.gradients()
 
-    # -- gradients
+    def obstacles(self, differs: bool) -> Iterator[str]:
+        """Why gradients are not judged: reasons of a step first, then those of the script."""
+        first, facts = self.steps[0], self.records[0].facts
+        yield from (why for step in self.steps for why in step.reasons)
+        yield from (why for record in self.records for why in record.facts.obstacles)
+        if any("messages" in record.facts.communicates for record in self.records):
+            if self.previous is not None:  # schedules run a stage once more to learn its shapes
+                alike.passes(self.book, self.steps)
+            if not self.parted:
+                yield "a pipeline: its ranks hold stages of one model"
+        elif differs and any(record.facts.communicates and not record.facts.trainer for record in self.records) and any(
+                alike.differences([record.steps[0] for record in self.records], facts.experts)):
+            yield ("ranks communicate within the forward and have different weights: they may hold parts of one model")
+        if any((step.optimizer, {*step.parameters}) != (first.optimizer, {*first.parameters}) for step in self.steps):
+            yield "the ranks update different parameters"
 
     def gradients(self) -> None:
         facts = self.records[0].facts
@@ -281,7 +244,7 @@ class Round:
                            "gradients once more", names[0], proved=False)
         wrong = [(answer, view) for answer, view in tried if view is not None]
         lacking = any(answer.lacks_cleared for answer, view in tried if view is None)
-        self.book.lost.setdefault(self.steps[0].optimizer, []).append((self.steps[0], next(
+        self.book.lost.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], next(
             filter(None, map(lost, self.steps)), None) if lacking else None))
         if self.verdict(wrong, judged):
             self.book.micro_batches += max(micro[0], 1)
@@ -297,21 +260,25 @@ class Round:
             self.book.judge("gradient", WITHIN, f"{mean}, by the bound γ Σ|g|")
             return True
         answer, view = wrong[0]
-        cause, text, proved = cause_of(answer, view, [other for alternatives in judged for other in alternatives
-                                                      if other.name == answer.name and other is not answer],
-                                       self.book.may_average)
+        cause, text, evidence = cause_of(answer, view, [
+            other for alternatives in judged for other in alternatives
+            if other.name == answer.name and other is not answer])
         if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
             cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
         if not cause:
-            scaled = text.startswith(CHANGED) and all(each.is_scaled(where) for each, where in wrong)
+            factors = [each.factors() for each, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
+            least, most = max(low for low, _ in factors), min(high for _, high in factors)
+            scaled = least <= most or (all(low <= high for low, high in factors)
+                                       and all(where.mask.sum() > 1 for _, where in wrong))
             self.book.judge("gradient", *((WITHIN, f"{mean}, multiplied by the script ({answer.name} by "
                                            f"{answer.ratio(view):.4g})") if scaled else (NOT_JUDGED, text)))
+            self.book.scaled.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], least, most))
             return scaled
         others = f"; {len(wrong)} of {count} parameters are concerned" if len(wrong) > 1 else ""
         step = self.steps[view.rank]
         self.book.find(step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
                        int(answer.differing(view).sum()), step.terms[answer.name][-1].line
-                       if answer.name in step.terms else "", proved)
+                       if answer.name in step.terms else "", **evidence)
         return True
 
 

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerosim.torch.check.adapters import flat_pieces, gathered_parameters
+from zerosim.torch.check.record import KEPT
 from zerosim.torch.check.tensors import local, place_of
 
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module", "_checkpoint_wrapped_module")
@@ -66,7 +67,7 @@ class Names:
         sharded = {tuple(known.shape): name for known, name in self.of.items() if isinstance(known, DTensor)}
         for kept in gc.get_objects() if sharded else ():
             if type(kept) is DTensor and kept not in self.of and tuple(kept.shape) in sharded and id(kept) not in held:
-                self.name(kept, f"a copy of {sharded[tuple(kept.shape)]}")
+                self.name(kept, KEPT + sharded[tuple(kept.shape)])
         alive = [module for copy in self.copied if (module := copy()) is not None and module not in self.paths]
         within = {id(child) for module in alive for child in module.children()}
         for module in alive:

@@ -25,6 +25,8 @@ else:
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
 MAGIC = b"zerosim.records/3\n"
+KEPT = "a copy of "
+"""Before the name of a sharded tensor that is in no module and that the script keeps."""
 LEAST, MOST, SHORTEST = 128, 4096, 512
 """The buckets of a sketch: at least and at most so many, of this many elements if both allow it."""
 
@@ -152,14 +154,12 @@ class Gathered:
 
 @dataclass
 class Activation:
-    """The output of a module in the first micro-batch of a step: its digest, and the sketch of its gradient."""
+    """The output of a module in the first micro-batch of a step: its digest, and its gradient, if there was one."""
 
     module: str
     line: str
     bits: int = 0
-    sums: Array = field(default_factory=lambda: np.zeros(0))
-    squares: Array = field(default_factory=lambda: np.zeros(0))
-    roundoff: float = 0.0
+    gradient: Sketched | None = None
 
 
 @dataclass
@@ -241,8 +241,6 @@ class Entry:
     name: str
     module: str = ""
     """The class of a module."""
-    call: int = 0
-    """Which of the step's calls of this module."""
     line: str = ""
     shape: tuple[int, ...] = ()
     """The shape of the whole tensor, of which this rank has `place`: a block, or a range of its flat elements."""
@@ -382,4 +380,6 @@ def read(file: Path) -> Record:
         except (ValueError, msgspec.MsgspecError) as error:
             raise RecordError(f"{file}: frame {len(frames) + 1} is damaged: {error}; check the run again") from None
         at = start + len(packed)
+    if not frames:
+        raise RecordError(f"{file} ends within its first frame; run the script again")
     return Record.of(frames)

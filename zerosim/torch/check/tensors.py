@@ -23,7 +23,7 @@ TRAINERS = tuple(f"{PACKAGES}{name}" for name in (
     "torch/distributed/tensor/p", "torch/distributed/optim/zero", "deepspeed", "accelerate"))
 """Files of trainers and of tensor parallelism, which communicate while a forward runs."""
 FORWARDING = ("c10d_logger.py", "distributed_c10d.py", "contextlib.py", "_contextlib.py", "check/forward.py",
-              "watching.py", "tensors.py", "_functional_collectives.py")
+              "window.py", "tensors.py", "_functional_collectives.py")
 
 
 def script_line() -> str:

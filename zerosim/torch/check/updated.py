@@ -5,7 +5,7 @@ from zerosim.torch.check.book import EQUAL, Book
 from zerosim.torch.check.record import Record, Step
 
 
-def updates_of(book: Book, records: list[Record]) -> None:
+def updates_of(book: Book, records: list[Record], rounds: list[list[Step]]) -> None:
     """What the updates did with each parameter, and what they could not do."""
     every = [step for record in records for step in record.steps if not step.skipped]
     steps, first = records[0].steps, records[0].steps[0]
@@ -16,11 +16,23 @@ def updates_of(book: Book, records: list[Record]) -> None:
                   f"it has stepped {len(records)} times for each update")
     if idle(book, steps):
         return
-    stuck = [name for name, changes in book.changes.items() if len(changes) > 1 and not any(changes)]
-    if stuck and any(any(changes) for changes in book.changes.values()):
+    changed = dict[str, list[bool]]()
+    """Whether each update has changed a parameter in 32 bits that had a gradient."""
+    last = dict[int, list[Step]]()
+    for now in (steps for steps in rounds if not any(step.skipped for step in steps)):
+        before, last[now[0].optimizer] = last.get(now[0].optimizer, []), now
+        for name in before[0].gradients if before and not any(
+                group.get("lr") == 0.0 for step in before for group in step.settings) else ():
+            weights = [(step.weights.get(name), after.weights.get(name))
+                       for step, after in zip(before, now, strict=True)]
+            if all(one and two and not one.narrow for one, two in weights) and any(
+                    step.gradients[name].squares.any() for step in before if name in step.gradients):
+                changed.setdefault(name, []).append(any(one and two and one.bits != two.bits for one, two in weights))
+    stuck = [name for name, changes in changed.items() if len(changes) > 1 and not any(changes)]
+    if stuck and any(map(any, changed.values())):
         due, moved = rounded(every, stuck[0])
         why = f"{due - moved} of {due} sampled updates were rounded away" if due else "no update was seen to reach it"
-        count = plural(len(book.changes[stuck[0]]), "update")
+        count = plural(len(changed[stuck[0]]), "update")
         book.find(first, "a parameter is never changed", f"{stuck[0]} gets gradients, an optimizer has it, and none of "
                   f"{count} has changed it ({why}; {len(stuck)} such)", stuck[0])
     due, moved = rounded(every, *{name for step in every for name, weight in step.weights.items() if weight.narrow})

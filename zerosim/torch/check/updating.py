@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
 from zerosim.torch.check.backward import Backwards
-from zerosim.torch.check.record import Remark, Sketched, Step, Weights
+from zerosim.torch.check.record import Remark, Step, Weights
 from zerosim.torch.check.sketch import digest
 from zerosim.torch.check.tensors import local, parameters_of, sample_of, script_line
 from zerosim.torch.check.window import Window
@@ -33,15 +33,12 @@ class Updates:
 
     def listen(self) -> None:
         window = self.window
-        window.watch(torch.optim.Optimizer, "__init__", None, self.made)
+        window.watch(torch.optim.Optimizer, "__init__", None, lambda _, args, *__: (
+            window.asleep or window.wrapping or window.step_of(args[0])))
         window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
         window.watch(lr_scheduler.LRScheduler, "step", self.schedule)
         window.watch_updates(self.before_update, self.after_update)
-        window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.after_engine_step)
-
-    def made(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not self.window.asleep and not self.window.wrapping:
-            self.window.step_of(args[0])
+        window.engine_seen = lambda engine: window.watch_engine(engine, self.see, self.end)
 
     def schedule(self, args: Any, kwargs: Any) -> None:
         counts = self.scheduled.setdefault(id(args[0].optimizer), {})
@@ -73,11 +70,12 @@ class Updates:
             return
         self.updating -= 1
         if not self.updating:
-            if self.window.step_of(optimizer).parameters:
-                self.close(optimizer)
-            self.finish(optimizer)
+            self.end(optimizer, close=bool(self.window.step_of(optimizer).parameters))
 
-    def finish(self, optimizer: Any) -> None:
+    def end(self, optimizer: Any, skipped: bool = False, close: bool = True) -> None:
+        """The update of an optimizer is over."""
+        if close:
+            self.close(optimizer, skipped)
         self.window.finish(optimizer)
         self.scheduled.pop(id(optimizer), None)
 
@@ -89,14 +87,7 @@ class Updates:
     def after_scaled_step(self, before: tuple[int, int] | None, args: Any, kwargs: Any, result: Any) -> None:
         """A scaler skips `optimizer.step()` when a gradient has overflowed."""
         if before is not None and self.window.facts.updates.get(before[0], 0) == before[1]:
-            self.close(args[1], skipped=True)
-            self.finish(args[1])
-
-    def after_engine_step(self, engine: Any) -> None:
-        self.close(engine)
-        self.finish(engine)
-
-    # -- what an update is about to use
+            self.end(args[1], skipped=True)
 
     def see(self, optimizer: Any) -> None:
         """Write down what an update is about to use."""
@@ -107,7 +98,8 @@ class Updates:
         own = [parameter for parameter in parameters_of(optimizer) if parameter not in names.lent]
         step.line = script_line()
         step.parameters = [name for parameter in own for name in names.within(parameter)] or ["?"]
-        step.gradients = self.gradients(optimizer)
+        step.gradients = window.sketches(parameters_of(optimizer), lambda parameter: parameter.grad if (
+            parameter.grad is not None or not isinstance(optimizer, nn.Module)) else deepspeed_gradient(parameter))
         step.terms = {name: left for name in step.parameters if (left := [
             seen.term for seen in window.terms.get(name, ()) if step.optimizer not in seen.used])}
         step.batches, step.activations = window.batches, window.activations
@@ -134,25 +126,14 @@ class Updates:
                     if parameter in hooked and parameter._backward_hooks]
         if any(hook in hooks[:-1] for hook, hooks in hooks_of):
             step.reasons.append("a hook of the script changes gradients after the check has seen them")
-        step.touched |= any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
+        step.touched |= not isinstance(optimizer, nn.Module) and any(  # DeepSpeed's engine reduces in such hooks
+            getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
         step.states = self.states(optimizer)
         if not step.clips:
             window.notice_touched(optimizer)
         self.note_weights(step, own)
         self.wrapping.note_wrapped()
         step.remarks += window.remarks
-
-    def gradients(self, optimizer: Any) -> dict[str, Sketched]:
-        """The gradients that an optimizer sees."""
-        gradients = {}
-        for parameter in parameters_of(optimizer):
-            values = parameter.grad
-            if values is None and isinstance(optimizer, nn.Module):
-                values = deepspeed_gradient(parameter)
-            if values is not None and values.layout is torch.strided:
-                for name, piece, shape, key in self.window.names.pieces(parameter, values):
-                    gradients[name] = self.window.sketched(piece, shape, key, values)
-        return gradients
 
     def note_weights(self, step: Step, own: list[Any]) -> None:
         """Digests of the weights that an update is about to change, and now and then of those that no optimizer has."""
@@ -202,8 +183,6 @@ class Updates:
                 count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
                 counts[self.window.names.of[parameter]] = float(count)
         return counts
-
-    # -- what it has done
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
         """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""

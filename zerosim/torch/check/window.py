@@ -2,14 +2,23 @@
 
 A window ends when an optimizer's update is over: its `Step` is then copied from the devices and written. Each optimizer
 has a step of its own under way, because several may share one forward. Nothing here keeps an optimizer alive.
+
+Functions and hooks of PyTorch are watched without a part in what they do. What is watched runs exactly as without: with
+the same arguments, once, and its exception goes where it would. An exception in the observer itself ends the
+observation, in one line, and never the training.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
+from inspect import getattr_static
+from types import GeneratorType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,11 +27,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from zerosim.core.errors import UsageError
 from zerosim.torch.check.names import Names
 from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Remark, Sketched, Step, Term
 from zerosim.torch.check.sketch import checksum, sketch
 from zerosim.torch.check.tensors import local, parameters_of
-from zerosim.torch.check.watching import Watch
 
 RAISED = object()
 """Instead of the output of a module that has raised, as a checkpoint's early stop of its second forward does."""
@@ -39,18 +48,23 @@ class Seen:
     used: set[int] = field(default_factory=set)
 
 
-class Window(Watch):
-    """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed."""
+class Window:
+    """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed.
+
+    It watches until `leaving` is closed.
+    """
 
     def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
-        super().__init__()
         self.keep, self.first, self.last = keep, first, last
+        self.leaving, self.failed, self.inside = ExitStack(), "", 0
+        self._later: list[tuple[Any, Callable[[Any], Any]]] = []
+        """Numbers on devices that have not been copied yet."""
         self.facts, self.names = Facts(), Names()
         self.optimizers: list[weakref.ref[Any]] = []
         self.open: dict[int, Step] = {}
         """The present step of each optimizer, as far as it is known before the update."""
         self.terms: dict[str, list[Seen]] = {}
-        self.gradients: list[tuple[weakref.ref[Any], Any]] = []
+        self.gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
         """The checksum of each gradient that the last backward, or clipping, has left."""
         self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
         self.version = 0
@@ -82,23 +96,14 @@ class Window(Watch):
     def forget(self) -> None:
         """Let go of every tensor."""
         self.begin()
-        self.open, self.terms, self.gradients, self.losses, self._later = {}, {}, [], [], []
+        self.open, self.terms, self.gradients, self.losses, self._later = {}, {}, {}, [], []
         self.reduced = self.counted = None
-
-    @property
-    def updated(self) -> bool:
-        """Whether there was an update."""
-        return bool(self.facts.updates)
 
     @property
     def active(self) -> bool:
         """Whether the present step is observed."""
         step = 1 + max(self.facts.updates.values(), default=0)
         return not self.asleep and self.first <= step and (self.last is None or step <= self.last)
-
-    def fail(self, why: str) -> None:
-        self.facts.failed = why
-        super().fail(why)
 
     def obstacle(self, reason: str) -> None:
         if reason not in self.facts.obstacles:
@@ -110,10 +115,93 @@ class Window(Watch):
             self.facts.grouped = True
             self.facts.rank, self.facts.size = dist.get_rank(), dist.get_world_size()
 
-    def write(self, step: Step | None = None, ended: str = "") -> None:
+    def write(self, step: Step | None = None, **more: Any) -> None:
         """Write a frame, with what is known of the rank by now."""
         self.identify()
-        self.keep(Frame(self.facts, step, ended))
+        self.keep(Frame(self.facts, step, **more))
+
+    # -- functions that are watched, and numbers on devices
+
+    def safely(self, method: Callable[..., Any], *given: Any) -> Any:
+        """What `method` returns; None if it fails, if the observer itself calls, or under `vmap` and its like."""
+        if self.failed or self.inside or torch._C._functorch.maybe_current_level() is not None:
+            return None
+        self.inside += 1
+        try:
+            with torch.no_grad():
+                return method(*given)
+        except UsageError:
+            raise
+        except Exception as error:  # the training goes on, whatever it is
+            self.fail(f"{type(error).__name__}: {error}"[:300].replace("\n", " "))
+        finally:
+            self.inside -= 1
+        return None
+
+    def fail(self, why: str) -> None:
+        """End the observation."""
+        self.failed = self.facts.failed = why
+        print(f"zerosim: the check has ended, and the training goes on: {why}", file=sys.stderr, flush=True)
+
+    def safe(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """`method` as a hook that cannot fail."""
+        return lambda *given, **named: self.safely(method, *given, *named.values())
+
+    def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
+              after: Callable[..., object] | None = None, listed: bool = False) -> None:
+        """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
+
+        `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
+        """
+        if not hasattr(owner, name):
+            return
+        original, stored, stored_in = getattr(owner, name), getattr_static(owner, name), set(vars(owner))
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            if listed and args and isinstance(args[0], GeneratorType):
+                args = ([*args[0]], *args[1:])
+            elif listed and isinstance(kwargs.get("parameters"), GeneratorType):
+                kwargs["parameters"] = [*kwargs["parameters"]]
+            seen = self.safely(before, args, kwargs) if before else None
+            result = None
+            try:
+                result = original(*args, **kwargs)
+                return result
+            finally:
+                if after:
+                    self.safely(after, seen, args, kwargs, result)
+
+        setattr(owner, name, staticmethod(call) if isinstance(stored, staticmethod) else call)
+        self.leaving.callback(*((setattr, owner, name, stored) if name in stored_in else (delattr, owner, name)))
+
+    def later(self, tensor: Any, keep: Callable[[Any], Any]) -> None:
+        """Call `keep` with these numbers, as an array, once they are copied."""
+        self._later.append((tensor, keep))
+
+    def number(self, tensor: Any, target: dict[str, Any], name: str) -> None:
+        """Give `target` the number of this tensor under a name, once it is copied."""
+        kind = int if tensor.dtype is torch.int64 else float
+        self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
+
+    def flag(self, tensor: Any, target: Any, name: str) -> None:
+        """Set an attribute of `target` to True if this tensor is, once it is copied."""
+        self.later(tensor, lambda values: setattr(target, name, getattr(target, name) or bool(values.reshape(-1)[0])))
+
+    def copy(self) -> None:
+        """Copy all numbers, with one copy from each device."""
+        waiting, self._later = self._later, []
+        for device in dict.fromkeys(tensor.device for tensor, _ in waiting):
+            group = [(tensor, keep) for tensor, keep in waiting if tensor.device == device]
+            words = [tensor if tensor.dtype is torch.int64 else tensor.double().view(torch.int64)
+                     for tensor, _ in group]
+            numbers: Any = torch.cat([word.reshape(-1) for word in words]).cpu().numpy()
+            ends = np.cumsum([word.numel() for word in words])
+            for (tensor, keep), values in zip(group, np.split(numbers, ends[:-1]), strict=True):
+                kept = values if tensor.dtype is torch.int64 else values.view(np.float64)
+                keep(kept.reshape(tuple(tensor.shape)))
 
     # -- what every observer of a training watches
 
@@ -189,9 +277,9 @@ class Window(Watch):
             if optimizer is not None:
                 yield optimizer, parameters_of(optimizer)
 
-    def optimized(self) -> Iterator[Any]:
-        """The parameters of all optimizers."""
-        return (parameter for _, parameters in self.known() for parameter in parameters)
+    def optimized(self) -> list[Any]:
+        """The parameters of all optimizers, each once."""
+        return list({id(parameter): parameter for _, parameters in self.known() for parameter in parameters}.values())
 
     def finish(self, optimizer: Any) -> None:
         """The update of an optimizer is over."""
@@ -206,32 +294,36 @@ class Window(Watch):
         about = torch.finfo(values.dtype)
         partial_sum = isinstance(of, DTensor) and any(placement.is_partial() for placement in of.placements)
         sketched = Sketched(tuple(shape), key, about.eps / 2, about.tiny, partial_sum)
-        self.sketch_later(values, shape, key, sketched)
+        self.later(sketch(values, shape, key), lambda rows: vars(sketched).update(sums=rows[0], squares=rows[1]))
         return sketched
 
-    def sketch_later(self, values: Any, shape: Any, key: Any, owner: Sketched | Activation) -> None:
-        """Give `owner` the sketch of these values, once it is copied."""
-        self.later(sketch(values, shape, key), lambda rows: vars(owner).update(sums=rows[0], squares=rows[1]))
-
-    def bits_of(self, gradient: Any) -> Any:
-        """The checksum of a gradient on this rank; None without one."""
-        return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
+    def sketches(self, parameters: Any, gradient_of: Callable[[Any], Any] = lambda parameter: parameter.grad
+                 ) -> dict[str, Sketched]:
+        """The gradients of parameters as they are now, by name."""
+        gradients = [(parameter, gradient_of(parameter)) for parameter in parameters]
+        return {name: self.sketched(piece, shape, key, gradient) for parameter, gradient in gradients
+                if gradient is not None and gradient.layout is torch.strided
+                for name, piece, shape, key in self.names.pieces(parameter, gradient)}
 
     def note_gradients(self, parameters: Any) -> None:
-        """Keep checksums of the gradients as they are now: version counters do not see a write through `.data`."""
+        """Keep checksums of gradients as they are now: version counters do not see a write through `.data`."""
         if self.facts.trainer != "DeepSpeed":
-            self.gradients = [(weakref.ref(parameter), self.bits_of(parameter.grad)) for parameter in parameters
-                              if parameter.grad is not None]
+            self.gradients |= {id(parameter): (weakref.ref(parameter), bits_of(parameter.grad))
+                               for parameter in parameters}
 
     def notice_touched(self, optimizer: Any) -> None:
         """Note whether the script has written into gradients, or replaced them, since they were kept."""
-        step, kept = self.step_of(optimizer), {id(parameter()): bits for parameter, bits in self.gradients}
-        differing = []
-        for parameter in parameters_of(optimizer) if kept else ():
-            then, now = kept.get(id(parameter)), self.bits_of(parameter.grad)
+        step, differing = self.step_of(optimizer), []
+        for parameter in parameters_of(optimizer) if self.gradients and self.active else ():
+            then, now = self.gradients.get(id(parameter), (None, None))[1], bits_of(parameter.grad)
             if then is None or now is None:
                 step.touched |= then is not now
             else:
                 differing.append(then != now)
         if differing:
             self.flag(torch.stack(differing).any(), step, "touched")
+
+
+def bits_of(gradient: Any) -> Any:
+    """The checksum of a gradient on this rank; None without one."""
+    return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))

@@ -52,7 +52,7 @@ class Wrapping:
         modules = given if isinstance(given, list) else [given]
         self.window.wrapping += 1
         self.note_tied(modules)
-        before = [(owner, name, digest_of([parameter])) for module in (() if self.window.updated else modules)
+        before = [(owner, name, digest_of([parameter])) for module in (() if self.window.facts.updates else modules)
                   for owner in module.modules() for name, parameter in owner._parameters.items()
                   if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
         return [modules, before, args[0] if position else None]
@@ -65,7 +65,7 @@ class Wrapping:
         modules, before, trainer = seen
         name, group, reduced, shards = of_wrapper(trainer, modules[0], kwargs)
         facts.trainer, facts.group, facts.wrapping_line = name, group, script_line()
-        facts.wrapped_again |= window.updated
+        facts.wrapped_again |= bool(facts.updates)
         window.names.copied += [weakref.ref(module) for module in modules]
         if reduced is not None:
             about = torch.finfo(reduced)

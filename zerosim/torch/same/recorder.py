@@ -7,7 +7,8 @@ is computed again. Numbers stay on their device until an update, and are then co
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -26,9 +27,7 @@ from zerosim.torch.check.sketch import PIECES, hashed
 from zerosim.torch.check.tensors import clipped_parameters, local, parameters_of, script_line
 from zerosim.torch.check.window import Window
 from zerosim.torch.same.record import is_range, matrix, span
-
-Piece = tuple[str, Any, tuple[int, ...], Any, list[int]]
-"""The name of a parameter, this rank's values of it, the whole shape, the place of the values, and all its ranks."""
+from zerosim.torch.same.starting import move
 
 
 @lru_cache(16)
@@ -85,26 +84,20 @@ def share_of(values: Any) -> tuple[bool, float]:
     placements = getattr(values, "placements", ())
     if not any(placement.is_partial() for placement in placements):
         return False, 1.0
-    share = 1.0
-    for size, placement in zip(values.device_mesh.shape, placements, strict=True):
-        if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
-            return True, 0.0
-        if placement.is_replicate() or (placement.is_partial() and placement.reduce_op == "avg"):
-            share /= size
-    return True, share
+    added = [getattr(placement, "reduce_op", "avg" if placement.is_replicate() else "sum") for placement in placements]
+    copies = prod(size for size, how in zip(values.device_mesh.shape, added, strict=True) if how == "avg")
+    return True, 0.0 if {*added} - {"sum", "avg"} else 1 / copies
 
 
 class LayoutRecorder(Window):
     """Frames with the entries of this rank, given to `keep` update by update, for the steps to `last`.
 
-    A step ends where a model is called after an update. `prepare` is called with each module that is called as a root,
-    before its first forward.
+    A step ends where a model is called after an update. `noise` is the dtype by whose rounding the weights of each
+    module that is called as a root are moved, before its first forward.
     """
 
-    def __init__(self, keep: Callable[[Frame], None], last: int | None = None,
-                 prepare: Callable[[Any], None] = lambda root: None, noise: str = "") -> None:
+    def __init__(self, keep: Callable[[Frame], None], last: int | None = None, noise: str = "") -> None:
         super().__init__(keep, 1, last)
-        self.prepare = prepare
         self.facts.recorded, self.facts.noise = f"1..{last or ''}", noise
         self.parents: Any = WeakIdKeyDictionary()
         """The modules that have been given each module as a part."""
@@ -114,12 +107,11 @@ class LayoutRecorder(Window):
         self.known: Any = WeakIdKeyDictionary()
         """The parameters whose initial weights are recorded."""
         self.step, self.roots, self.updating = 1, 0, 0
-        self.stepped = self.clipped = False
-        """Whether there was an update, or clipping, in this step."""
+        self.seen = set[str]()
+        """Whether there was an "update", or "clipping", in this step."""
         self.random: Any = None
-        self.latest: tuple[Any, int, Any, list[Entry]] = (lambda: None), 0, None, []
+        self.latest: tuple[Any, int, Any, list[Any]] = (lambda: None), 0, None, []
         """The tensor that a module has returned last, its version and numbers, and the entries of its gradient."""
-        self.calls: dict[str, int] = {}
         self.entries: list[Entry] = []
 
     @property
@@ -130,9 +122,9 @@ class LayoutRecorder(Window):
     def listening(self) -> Iterator["LayoutRecorder"]:
         """A context in which everything that trains is recorded."""
         self.leaving.callback(register_module_module_registration_hook(self.contain).remove)
-        self.watch(torch.autograd, "backward", self.before_backward, self.after_backward)
+        self.watch(torch.autograd, "backward", self.before_backward, partial(self.count, "within", -1))
         for name in ("_prepare_forward_infra", "_prepare_backward_infra"):  # a forward that only asks for shapes
-            self.watch(PipelineStage, name, self.before_trial, self.after_trial)
+            self.watch(PipelineStage, name, partial(self.count, "asleep", 1), partial(self.count, "asleep", -1))
         self.watch_clipping(self.before_clipping, self.after_clipping)
         self.watch_updates(self.safe(self.before_update), self.after_update)
         self.watch_modules(self.enter, self.leave)
@@ -143,18 +135,21 @@ class LayoutRecorder(Window):
             self.leaving.close()
             self.forget()
 
-    def later_entry(self, entry: Entry, rows: Any, columns: Any = None) -> None:
-        """Keep an entry once its numbers are copied."""
+    def count(self, name: str, change: int, *_: Any) -> None:
+        setattr(self, name, getattr(self, name) + change)
+
+    def entry(self, kind: str, name: str, rows: Any = None, columns: Any = None, **about: Any) -> None:
+        """Keep an entry of this step, with its numbers once they are copied."""
+        entry = Entry(kind, self.step, name, **{"line": script_line(), **about})
         self.entries.append(entry)
-        self.later(rows, lambda values: vars(entry).update(rows=values.reshape(-1)))
-        if columns is not None:
-            self.later(columns, lambda values: vars(entry).update(columns=values))
+        for key, numbers in (("rows", rows), ("columns", columns)):
+            if numbers is not None:
+                self.later(numbers, partial(setattr, entry, key))
 
     def flush(self) -> None:
         """Copy all numbers, and keep the entries."""
         self.copy()
-        self.identify()
-        self.keep(Frame(self.facts, entries=self.entries))
+        self.write(entries=self.entries)
         self.entries = []
 
     # -- modules
@@ -170,20 +165,21 @@ class LayoutRecorder(Window):
         self.random = drawn() if training and self.active else None
         if self.random is None or next(module.parameters(), None) is None:
             return
-        if self.stepped:
-            self.step, self.stepped, self.clipped, self.calls = self.step + 1, False, False, {}
+        if "update" in self.seen:
+            self.step, self.seen = self.step + 1, set()
         if self.active and module not in self.names.paths:
             root = module
             while above := [parent for known in self.parents.get(root, ()) if (parent := known()) is not None]:
                 root = above[-1]
             self.know(root)
-            self.prepare(root)
+            if self.facts.noise:
+                move(root, getattr(torch, self.facts.noise))
 
     def leave(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
         if not self.active or not training:
             return
         if not self.depth and self.random is not None and self.random != drawn():
-            self.entries.append(Entry("random", self.step, self.names.paths.get(module, ""), line=script_line()))
+            self.entry("random", self.names.paths.get(module, ""))
         if not self.depth and not self.within and next(module.parameters(), None) is not None:
             for key, value in (*enumerate(args), *kwargs.items()):
                 self.note_input(str(key), value)
@@ -191,22 +187,22 @@ class LayoutRecorder(Window):
                      and leaf.is_floating_point() and not leaf.is_meta), None)
         if leaf is None:
             return
-        name = self.names.paths.get(module, type(module).__name__)
-        self.calls[name] = self.calls.get(name, 0) + 1
-        about = self.step, name, type(module).__name__, self.calls[name], script_line()
+        kind = type(module).__name__
+        about = {"name": self.names.paths.get(module, kind), "module": kind, "line": script_line()}
         if self.latest[0]() is not leaf or self.latest[1] != leaf._version:
-            gradients = list[Entry]()
+            gradients = list[Any]()
             self.latest = weakref.ref(leaf), leaf._version, per_token(leaf), gradients
             if leaf.requires_grad:
-                leaf.register_hook(self.safe(lambda values: self.note_tokens(gradients, values, per_token(values))))
-        self.note_tokens([Entry("output", *about)], leaf, self.latest[2])
-        self.latest[3].append(Entry("output gradient", *about))
+                leaf.register_hook(self.safe(partial(self.note_tokens, "output gradient", gradients)))
+        self.note_tokens("output", [about], leaf, self.latest[2])
+        self.latest[3].append(about)
 
-    def note_tokens(self, entries: list[Entry], values: Any, rows: Any) -> None:
-        """Note the numbers of an output's tokens or of its gradient's, of all modules that return this tensor."""
-        for entry in entries if rows is not None and self.active else ():
-            entry.shape, entry.roundoff = (local(values).shape[-1],), torch.finfo(values.dtype).eps / 2
-            self.later_entry(entry, rows)
+    def note_tokens(self, kind: str, modules: list[Any], values: Any, rows: Any = None) -> None:
+        """Note the numbers of an output's tokens, or of its gradient's, for all modules that return this tensor."""
+        rows = per_token(values) if rows is None and self.active else rows
+        for about in modules if rows is not None and self.active else ():
+            self.entry(kind, rows=rows, shape=(local(values).shape[-1],), roundoff=torch.finfo(values.dtype).eps / 2,
+                       **about)
 
     def note_input(self, key: str, value: Any) -> None:
         """Note the tokens that a root is given: integers as they are, features by their projection."""
@@ -216,8 +212,7 @@ class LayoutRecorder(Window):
                 rows = (local(leaf).reshape(-1).double() if whole and leaf.dim() <= 2 else
                         per_token(leaf) if leaf.is_floating_point() and leaf.dim() > 1 else None)
                 if rows is not None:
-                    width = 0 if whole else leaf.shape[-1]
-                    self.later_entry(Entry("input", self.step, key, line=script_line(), shape=(width,)), rows)
+                    self.entry("input", key, rows, shape=(0 if whole else leaf.shape[-1],))
 
     def know(self, root: Any) -> None:
         """Name the modules and parameters of a model that is called; further models have a number before the names."""
@@ -236,98 +231,79 @@ class LayoutRecorder(Window):
 
     # -- parameters
 
-    def pieces(self, parameter: Any, values: Any) -> Iterator[Piece]:
-        """The named parts of a parameter's values on this rank."""
+    def pieces(self, parameter: Any, values: Any) -> Iterator[Any]:
+        """The named parts of a parameter's values on this rank: name, values, shape, all ranks that hold it, place."""
         if hasattr(parameter, "ds_tensor") and values is parameter:  # ZeRO-3 keeps a range of the flat tensor
-            shape, shard = tuple(parameter.ds_shape), parameter.ds_tensor.detach().reshape(-1)
-            first = parameter.ds_process_group.rank() * shard.numel()
-            last = min(first + shard.numel(), parameter.ds_numel)
-            yield (self.names.of.get(parameter, "?"), shard[: max(0, last - first)], shape, ((min(first, last), last),),
-                   dist.get_process_group_ranks(parameter.ds_process_group))
+            shard, ranks = parameter.ds_tensor.detach().reshape(-1), parameter.ds_process_group
+            first, last = (min((ranks.rank() + ahead) * shard.numel(), parameter.ds_numel) for ahead in (0, 1))
+            yield (self.names.of.get(parameter, "?"), shard[: last - first], tuple(parameter.ds_shape),
+                   dist.get_process_group_ranks(ranks), ((first, last),))
             return
+        self.names.of.setdefault(parameter, f"?{len(self.names.of)}")
         group = (values.device_mesh.mesh.flatten().tolist() if isinstance(values, DTensor) else
                  [dist.get_rank() if dist.is_initialized() else 0])
-        for name, piece, size, place in self.names.pieces(parameter, values):
-            shape, ranks = self.wholes.get(name, (tuple(size), group))
-            yield name, piece, shape, place, ranks
+        for name, piece, shape, place in self.names.pieces(parameter, values):
+            yield name, piece, *self.wholes.get(name, (tuple(shape), group)), place
 
-    def note(self, kind: str, parameter: Any, values: Any, unnamed: str, line: str,
-             settings: dict[str, float] | None = None) -> None:
-        """Note the projections of a parameter's weights or gradient."""
-        added, share = share_of(values)
-        if not share:
-            return
-        for name, piece, shape, place, group in self.pieces(parameter, values):
-            entry = Entry(kind, self.step, unnamed if name == "?" else name, "", 0, line, shape, place, group,
-                          self.aliases.get(name, []), torch.finfo(piece.dtype).eps / 2, added, settings or {})
-            self.later_entry(entry, *(share * numbers for numbers in projections(piece, shape, place)))
-
-    def note_all(self, kind: str, optimizer: Any, parameters: Any, line: str) -> None:
-        """Note the gradients of parameters as an optimizer sees them, or a function that clips."""
-        groups = getattr(getattr(optimizer, "optimizer", optimizer), "param_groups", ())
+    def note_all(self, kind: str, optimizer: Any, parameters: Any) -> None:
+        """Note projections of the weights of parameters, or of gradients as an optimizer or what clips sees them."""
+        groups, line = getattr(getattr(optimizer, "optimizer", optimizer), "param_groups", ()), script_line()
         settings = {id(parameter): numbers for group in groups for numbers in [numbers_of(group)]
                     for parameter in group["params"]}
-        for number, parameter in enumerate(parameters):
-            gradient = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
-            if gradient is None and isinstance(optimizer, nn.Module):
-                gradient = deepspeed_gradient(parameter)
-            if gradient is not None and gradient.layout is torch.strided:
-                self.note(kind, parameter, gradient, f"?{number}", line, settings.get(id(parameter)))
+        for parameter in parameters:
+            values = parameter
+            if kind in ("gradient", "clipped"):
+                values = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
+                if values is None and isinstance(optimizer, nn.Module):
+                    values = deepspeed_gradient(parameter)
+            added, share = share_of(values)
+            for name, piece, shape, group, place in self.pieces(parameter, values) if (
+                    values is not None and values.layout is torch.strided and share) else ():
+                self.entry(kind, name, *(share * numbers for numbers in projections(piece, shape, place)), line=line,
+                           shape=shape, place=place, group=group, aliases=self.aliases.get(name, []), added=added,
+                           roundoff=torch.finfo(piece.dtype).eps / 2, settings=settings.get(id(parameter), {}))
 
     def before_update(self, optimizer: Any, *_: Any) -> None:
-        if self.asleep:
-            return
-        self.updating += 1
+        self.updating += not self.asleep
         if self.updating > 1 or not self.active:
             return
-        line, own = script_line(), parameters_of(optimizer)
-        for number, parameter in enumerate([*own, *self.names.of]):
-            if parameter not in self.known and parameter not in self.names.lent:
-                self.known[parameter] = True
-                self.note("weight", parameter, parameter, f"?{number}", line)
-        self.note_all("clipped" if self.clipped else "gradient", optimizer, own, line)
+        own = parameters_of(optimizer)
+        new = [parameter for parameter in dict.fromkeys([*own, *self.names.of])
+               if parameter not in self.known and parameter not in self.names.lent]
+        self.known.update(dict.fromkeys(new, True))
+        self.note_all("weight", None, new)
+        self.note_all("clipped" if "clipping" in self.seen else "gradient", optimizer, own)
 
     def after_update(self, optimizer: Any, *_: Any) -> None:
-        if self.asleep:
-            return
-        self.updating -= 1
+        self.updating -= not self.asleep
         if self.updating or not self.active:
             return
-        line = script_line()
-        for number, parameter in enumerate(parameters_of(optimizer)):
-            self.note("updated", parameter, parameter, f"?{number}", line)
-        self.stepped = True
+        self.note_all("updated", None, parameters_of(optimizer))
+        norm = optimizer.get_global_grad_norm() if hasattr(optimizer, "get_global_grad_norm") else None
+        if norm is not None and optimizer.gradient_clipping():
+            self.entry("norm", "", torch.tensor([float(norm)]))
+        self.seen.add("update")
         self.facts.updates[0] = self.step
         self.flush()
-
-    def before_trial(self, args: Any, kwargs: Any) -> None:
-        self.asleep += 1
-
-    def after_trial(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.asleep -= 1
 
     def before_clipping(self, _: Any, args: Any, kwargs: Any) -> None:
         self.clipping += 1
         if self.active and self.clipping == 1:
-            self.note_all("gradient", None, clipped_parameters(args, kwargs), script_line())
+            self.note_all("gradient", None, clipped_parameters(args, kwargs))
 
     def after_clipping(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         self.clipping -= 1
         if self.active and not self.clipping:
-            self.clipped = True
+            self.seen.add("clipping")
             if isinstance(result, torch.Tensor) and not isinstance(result, DTensor):
-                self.later_entry(Entry("norm", self.step, "", line=script_line()), result.detach().double())
-
-    def after_backward(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.within -= 1
+                self.entry("norm", "", result.detach().double().reshape(1))
 
     def before_backward(self, args: Any, kwargs: Any) -> None:
         self.within += 1
         roots = args[0] if args else kwargs["tensors"]
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
         if self.active and self.within == 1 and len(roots) == 1 and roots[0].numel() == 1:
-            rows = local(roots[0]).detach().double()
-            self.later_entry(Entry("loss", self.step, "", line=script_line()), rows)
+            self.entry("loss", "", local(roots[0]).detach().double().reshape(1))
 
 
 def numbers_of(group: dict[str, Any]) -> dict[str, float]:

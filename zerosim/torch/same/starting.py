@@ -1,19 +1,13 @@
-"""What a recorded run may do to its initial weights, and to its precision."""
+"""What a recorded run may do to its precision, and to its initial weights."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from zerosim.core.errors import UsageError
-from zerosim.torch.check.names import plainly
 from zerosim.torch.check.sketch import hashed
-from zerosim.torch.check.tensors import local, place_of
+from zerosim.torch.check.tensors import local
 
-WEIGHTS = "weights.npz"
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 MADE_FROM_OTHERS = (torch.tensor, torch.as_tensor, torch.from_numpy)
 
@@ -24,7 +18,7 @@ class Double(TorchFunctionMode):
     Autocast leaves 64 bits alone. What a script loads or a worker sends keeps its dtype until it is converted.
 
     >>> with Double():
-    ...     torch.zeros(2).float().softmax(0, dtype=torch.float32).dtype, torch.tensor(np.ones(1, "f4")).dtype
+    ...     torch.zeros(2).float().softmax(0, dtype=torch.float32).dtype, torch.tensor(1.0, dtype=torch.float32).dtype
     (torch.float64, torch.float64)
     """
 
@@ -69,37 +63,3 @@ def move(root: Any, dtype: Any) -> None:
             signs = 1 - 2 * (hashed(torch.arange(values.numel(), device=values.device)) & 1).double()
             least = max(torch.finfo(dtype).eps / 2, torch.finfo(values.dtype).eps)
             values.copy_(values.double() * (1 + least * signs.reshape(values.shape)))
-
-
-def keep(root: Any, folder: Path) -> None:
-    """Write the whole weights of a model by name, all of them new after each call."""
-    path = folder / WEIGHTS
-    np.savez(path, **{plainly(name): local(parameter).detach().double().cpu().numpy()
-                      for name, parameter in root.named_parameters(remove_duplicate=False)})
-
-
-def read(folder: Path) -> Mapping[str, Any]:
-    """The whole weights of a reference run."""
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise UsageError(f"--start-from {folder}: it has no weights; record the run on one rank with --keep-weights")
-    return dict(np.load(path))
-
-
-def start(root: Any, weights: Mapping[str, Any], rank: int) -> None:
-    """Give a model the weights of these names, cut as its shapes say.
-
-    A DTensor knows its place. Of another tensor that is shorter along an axis, rank r has the part r modulo the number
-    of parts: neighbours share a layer, as in Megatron-LM.
-    """
-    for name, parameter in root.named_parameters():
-        if plainly(name) not in weights:
-            raise UsageError(f"--start-from: the reference has no {plainly(name)}; its first names are "
-                             f"{', '.join([*weights][:5])}")
-        whole = weights[plainly(name)]
-        own, place = local(parameter).data, place_of(parameter)
-        if whole.shape != tuple(parameter.shape):
-            parts = [full // size for full, size in zip(whole.shape, own.shape, strict=True)]
-            place = tuple((rank % part * size, (rank % part + 1) * size)
-                          for part, size in zip(parts, own.shape, strict=True))
-        own.copy_(torch.from_numpy(whole[tuple(slice(*bounds) for bounds in place)]))

@@ -71,12 +71,14 @@ def in_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return document
 
 
-def samples(scenario: Scenario, loud: float = 1, uncounted: float = 0) -> Dataset:
+def samples(scenario: Scenario, loud: float = 1, uncounted: float = 0, regression: bool = False) -> Dataset:
     """Random samples; the first feature is always 0, so that some gradients are."""
     random, model = np.random.default_rng(0), scenario.model
     if model.kind == "mlp":
         x = (loud * random.standard_normal((40, 6))).astype(np.float32)
         x[:, 0] = 0
+        if regression:
+            return Dataset(x, random.standard_normal((40, 3)).astype(np.float32), None, None, None)
         return Dataset(x, random.integers(0, 3, 40), None, None, 3)
     tokens = random.integers(0, model.vocabulary, (24, model.sequence + 1)).astype(np.int8)
     x = tokens[:, :-1].copy()
