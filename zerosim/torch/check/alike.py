@@ -3,7 +3,7 @@
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -17,6 +17,12 @@ from zerosim.torch.check.record import KEPT, Gathered, Record, Sketched, Step
 def first_different(values: list[Any]) -> int | None:
     """The first place of a value that differs from the first one."""
     return next((rank for rank, value in enumerate(values) if value != values[0]), None)
+
+
+def unlike_first(of_ranks: list[Mapping[Any, Any]]) -> Iterator[tuple[int, Any]]:
+    """The ranks, and the names there, of values that are not those of the first rank under these names."""
+    return ((rank, name) for rank, values in enumerate(of_ranks) for name in of_ranks[0]
+            if name in values and values[name] != of_ranks[0][name])
 
 
 def differences(steps: list[Step], experts: Iterable[str] = ()) -> Iterator[tuple[str, int, int]]:
@@ -56,19 +62,14 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
         return first
     if book.diverged and steps[0].number > book.diverged and not facts.wrapped_again:
         book.rejoined = True
-    for kind in ("buffers", "wrapped") if first else ():
-        for name in getattr(facts, kind):
-            values = [getattr(record.facts, kind).get(name) for record in records]
-            differing = first_different(values)
-            if differing is None or None in values:
-                continue
-            text = f"the buffer {name} has different bits than on rank 0" if kind == "buffers" else (
-                f"{name} was initialised with other values than on rank 0, and sharding does not broadcast: the "
-                f"model is a patchwork of {len(values)} initialisations")
-            book.find(steps[differing], "other initial weights", text, name, proved=kind == "wrapped",
-                      line=facts.wrapping_line if kind == "wrapped" else "")
-            if kind == "wrapped":
-                return True
+    for rank, name in unlike_first([record.facts.buffers for record in records]) if first else ():
+        book.find(steps[rank], "other initial weights", f"the buffer {name} has different bits than on rank 0", name,
+                  proved=False)
+    for rank, name in unlike_first([record.facts.wrapped for record in records]) if first else ():
+        book.find(steps[rank], "other initial weights", f"{name} was initialised with other values than on rank 0, and "
+                  f"sharding does not broadcast: the model is a patchwork of {len(records)} initialisations", name,
+                  line=facts.wrapping_line)
+        return True
     verdict = (EQUAL, "all ranks hold the same bits") if len(steps) > 1 else (NOT_JUDGED, "there is one rank")
     book.judge(what, *verdict)
     return True
@@ -186,12 +187,11 @@ def samplers(book: Book, records: list[Record]) -> None:
     seen = set[str]()
     for row in zip(*(record.facts.epochs for record in records), strict=False):
         first = row[0]
-        for record, epoch in zip(records, row, strict=True):
-            key = next((key for key, value in first.settings.items() if epoch.settings[key] != value), "")
-            if key and epoch.samples == first.samples:
-                book.find(Step(0, epoch.step, rank=record.facts.rank), "samplers of other orders",
-                          f"the DistributedSampler has {key}={epoch.settings[key]}, and {first.settings[key]} on rank "
-                          "0: the ranks draw shares of different orders, which overlap", line=epoch.line)
+        for rank, key in unlike_first([epoch.settings for epoch in row]):
+            if row[rank].samples == first.samples:
+                book.find(Step(0, row[rank].step, rank=records[rank].facts.rank), "samplers of other orders",
+                          f"the DistributedSampler has {key}={row[rank].settings[key]}, and {first.settings[key]} on "
+                          "rank 0: the ranks draw shares of different orders, which overlap", line=row[rank].line)
         begun = f"{first.samples} {first.settings}"
         if begun in seen:
             book.find(Step(0, first.step), "the same samples every epoch", "a DistributedSampler gives the samples of "
@@ -226,19 +226,16 @@ def overlaps(book: Book, records: list[Record]) -> None:
 def settings(book: Book, records: list[Record], steps: list[Step]) -> None:
     """Compare the settings of the optimizers, what is frozen, and what is not registered."""
     first, unknown, one = steps[0], records[0].facts.unknown, together(records, steps)
-    for step in steps:
-        for group, of_first in zip(step.settings, first.settings, strict=False):
-            key = next((key for key in of_first if group.get(key) != of_first[key]), None)
-            if key is not None:
-                book.find(step, "another learning rate on a rank",
-                          f"{key} is {group.get(key)}, and {of_first[key]} on rank 0",
-                          proved=one and key in ("lr", "weight_decay", "momentum", "betas", "eps"))
-        name = next((name for name, weight in step.weights.items()
-                     if name in first.weights and first.weights[name].trains != weight.trains), None)
-        if name is not None:
-            book.find(step, "a parameter is frozen on one rank",
-                      f"{name} has requires_grad={step.weights[name].trains}, and {not step.weights[name].trains} on "
-                      "rank 0", name, proved=one)
+    groups = [{(number, key): group.get(key) for number, (group, of_first) in enumerate(zip(
+        step.settings, first.settings, strict=False)) for key in of_first} for step in steps]
+    for rank, key in unlike_first(groups):
+        book.find(steps[rank], "another learning rate on a rank",
+                  f"{key[1]} is {groups[rank][key]}, and {groups[0][key]} on rank 0",
+                  proved=one and key[1] in ("lr", "weight_decay", "momentum", "betas", "eps"))
+    trains = [{name: weight.trains for name, weight in step.weights.items()} for step in steps]
+    for rank, name in unlike_first(trains):
+        book.find(steps[rank], "a parameter is frozen on one rank", f"{name} has requires_grad={trains[rank][name]}, "
+                  f"and {trains[0][name]} on rank 0", name, proved=one)
     if len(steps) > 1:
         book.judge("update", EQUAL, "settings and optimizer state are alike on all ranks")
     if unknown:
@@ -253,12 +250,10 @@ def states(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
         if before.states_after and not step.states and any(other.states for other in steps):
             return book.find(step, "optimizer state is lost", f"{before.states_after} parameters had state "
                              "here after the last update, and have none now")
-    for step in steps:
-        for name, count in step.states.items():
-            of_first = steps[0].states.get(name, count)
-            if count != of_first and -1 not in (count, of_first):
-                return book.find(step, "optimizer state is lost",
-                                 f"the state of {name} counts {count:g} updates, and {of_first:g} on rank 0", name)
+    counts = [{name: count for name, count in step.states.items() if count != -1} for step in steps]
+    for rank, name in unlike_first(counts):
+        return book.find(steps[rank], "optimizer state is lost", f"the state of {name} counts {counts[rank][name]:g} "
+                         f"updates, and {counts[0][name]:g} on rank 0", name)
     return None
 
 

@@ -32,8 +32,6 @@ class Backwards:
         self.scale: Any = None
         """The factor of the loss of this backward; None without a GradScaler."""
 
-    def listen(self) -> None:
-        window = self.window
         window.watch(torch.autograd, "backward", self.before_backward, self.after_backward)
         window.watch(torch.autograd, "grad", self.before_grad, self.after_grad)
         for scaler in SCALERS:

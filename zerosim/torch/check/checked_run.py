@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from zerosim.core import files
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.book import lines, unjudged
 from zerosim.torch.check.judge import FINISHED, judged
@@ -100,15 +101,12 @@ def prepared(asked: Asked) -> Asked:
 
 def writable(named: str) -> str:
     """The absolute path of the file of --json, if there is one, which can be written; else raises `UsageError`."""
-    file = Path(named).absolute()
     try:
-        if named and file.exists() and not file.is_file():
-            file.write_text("")
-        elif named:
-            tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}").close()
+        if named:
+            files.check_replaceable(named)
     except OSError as error:
-        raise UsageError(f"--json {named} cannot be written: {error}; name another file") from None
-    return named and str(file)
+        raise UsageError(f"--json {named} cannot be written: {error.strerror}; name another file") from None
+    return named and os.path.abspath(named)
 
 
 def own_folder(named: str, run: str) -> Path:
@@ -318,9 +316,9 @@ def claimed(asked: Asked) -> int:
 
 def read_all(folder: Path) -> list[Record]:
     """The records in a folder, by rank; raises `RecordError` if one is damaged, or if they are not of one run."""
-    files = [file for file in sorted(folder.iterdir()) if re.fullmatch(r"rank\d{5}", file.name)]
-    records = [read(file) for file in files]
-    for file, record in zip(files, records, strict=True):
+    named = [file for file in sorted(folder.iterdir()) if re.fullmatch(r"rank\d{5}", file.name)]
+    records = [read(file) for file in named]
+    for file, record in zip(named, records, strict=True):
         if file.name != f"rank{record.facts.rank:05}":
             raise RecordError(f"{file} is the record of rank {record.facts.rank}; remove what is no record of this run")
         if (record.facts.run, record.facts.size) != (records[0].facts.run, records[0].facts.size):
@@ -359,10 +357,10 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
                 "judged", *text]
     try:
         if asked.json:
-            write_whole(Path(asked.json), json.dumps(document, indent=1) + "\n")
+            files.replace(asked.json, [f"{json.dumps(document, indent=1)}\n".encode()])
     except OSError as error:
         unwritten = True
-        text.append(f"zerosim: --json {asked.json} could not be written: {error}")
+        text.append(f"zerosim: --json {asked.json} could not be written: {error.strerror}")
     banner = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if banner and document["findings"]:  # torchrun prints last, and says this text there
         first, *more = (line for line in text if line.startswith("zerosim: FOUND"))
@@ -380,18 +378,6 @@ def tell(text: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file at once, or not at all; a device is written to."""
-    beside = file if file.exists() and not file.is_file() else file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        beside.write_text(text)
-        beside.replace(file)
-    except OSError:
-        if beside != file:
-            beside.unlink(missing_ok=True)
-        raise
 
 
 # -- a child that stays behind

@@ -15,9 +15,6 @@ class Clipping:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-
-    def listen(self) -> None:
-        window = self.window
         for scaler in SCALERS:
             window.watch(scaler, "unscale_", lambda args, _: window.notice_touched(args[1]),
                          self.after_unscaling)

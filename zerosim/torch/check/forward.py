@@ -38,8 +38,6 @@ class Forwards:
         self.epoch: Epoch | None = None
         """The sampler that has begun an epoch since the last forward."""
 
-    def listen(self) -> None:
-        window = self.window
         window.watch(DistributedSampler, "__iter__", self.sample)
         window.watch(nn.Module, "__setstate__", lambda args, _: window.names.copied.append(weakref.ref(args[0])))
         for owner, name in product((dist, dist.distributed_c10d, _functional_collectives), COMMUNICATION):

@@ -23,8 +23,7 @@ class ScriptRecorder(Window):
     def listening(self) -> Iterator["ScriptRecorder"]:
         """A context in which everything that trains is recorded."""
         wrapping, backwards = Wrapping(self), Backwards(self)
-        for observer in (wrapping, Forwards(self), backwards, Clipping(self), Updates(self, backwards, wrapping)):
-            observer.listen()
+        Forwards(self), Clipping(self), Updates(self, backwards, wrapping)
         try:
             yield self
         finally:

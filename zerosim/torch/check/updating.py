@@ -31,8 +31,6 @@ class Updates:
         self.scheduled: dict[int, dict[int, int]] = {}
         """For each optimizer, how often each of its schedulers has stepped since the last update."""
 
-    def listen(self) -> None:
-        window = self.window
         window.watch(torch.optim.Optimizer, "__init__", None, lambda _, args, *__: (
             window.asleep or window.wrapping or window.step_of(args[0])))
         window.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)

@@ -29,8 +29,7 @@ class Wrapping:
         self.tied: list[tuple[weakref.ref[Any], weakref.ref[Any], str, str]] = []
         """Two modules that share a parameter, and its name in each."""
 
-    def listen(self) -> None:
-        window, facts = self.window, self.window.facts
+        facts = window.facts
         for owner in (dist, dist.distributed_c10d):
             window.watch(owner, "init_process_group", None, lambda *_: window.identify())
         window.watch(Join, "__enter__", lambda *_: window.obstacle(
