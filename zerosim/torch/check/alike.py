@@ -3,7 +3,7 @@
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -19,7 +19,7 @@ def first_different(values: list[Any]) -> int | None:
     return next((rank for rank, value in enumerate(values) if value != values[0]), None)
 
 
-def unlike_first(of_ranks: list[Mapping[Any, Any]]) -> Iterator[tuple[int, Any]]:
+def unlike_first(of_ranks: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[int, Any]]:
     """The ranks, and the names there, of values that are not those of the first rank under these names."""
     return ((rank, name) for rank, values in enumerate(of_ranks) for name in of_ranks[0]
             if name in values and values[name] != of_ranks[0][name])
