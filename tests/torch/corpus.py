@@ -628,6 +628,39 @@ def projected_gradients(w):
 
 
 @case()
+def updates_skipped_after_clipping(w):
+    for model in (w.ddp(), w.fsdp()):
+        optimizer = w.adam(model)
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=step > 2)
+            w.loss(model).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if step not in (1, 2):
+                optimizer.step()
+
+
+@case(reason="the script changes its gradients")
+def clipped_in_each_micro_batch(w):
+    for model, _ in w.updates(w.ddp()):
+        for _ in range(2):
+            w.loss(model).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+@case(reason="sparse gradients")
+def a_table_with_sparse_gradients(w):
+    table = nn.Embedding(20, 6, sparse=True)
+    model = w.ddp(nn.Sequential(table, nn.Linear(6, 4)))
+    optimizers = torch.optim.SparseAdam(table.parameters()), torch.optim.Adam(model.module[1].parameters())
+    for _ in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model(torch.randint(20, (8,), generator=w.generator)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@case()
 def joined(w):
     model = w.ddp()
     with Join([model]):

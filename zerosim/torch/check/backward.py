@@ -94,7 +94,14 @@ class Backwards:
             names.of[parameter] = f"?{len(names.of)}"
         if isinstance(gradient, DTensor):  # FSDP2 computes with plain tensors: only tensor parallelism has these here
             window.facts.row = sorted(gradient.device_mesh.mesh.flatten().tolist())
+        own = names.lent.get(parameter, parameter).grad
         for name, values, shape, key in names.pieces(parameter, gradient):
+            for step in window.open.values() if not by_hand else ():
+                if name in step.unclipped:  # what was clipped before is cleared, or is added to
+                    step.unclipped.pop(name)
+                    step.clips = [clip for clip in step.clips if name not in clip.before]
+                    if own is not None:
+                        window.flag(local(own).any(), step, "touched")
             window.terms.setdefault(name, []).append(Seen(Term(
                 window.sketched(values, shape, key, gradient), window.backwards, self.line, window.version,
                 by_hand=by_hand), len(window.optimizers), self.scale))

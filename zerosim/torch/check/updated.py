@@ -60,7 +60,7 @@ def reached(book: Book, steps: list[Step], every: list[Step]) -> None:
         book.find(first, "a parameter never gets a gradient", f"{frozen[0]} has an optimizer and no requires_grad, "
                   f"between parameters that train; {len(frozen)} of {len(first.weights)} parameters have none",
                   frozen[0])
-    if never and got:
+    if never and got and not any("sparse gradients" in step.reasons for step in every):
         book.find(first, "a parameter never gets a gradient",
                   f"{never[0]} has requires_grad and an optimizer, and got no gradient in "
                   f"{plural(len(steps), 'step')}; {len(never)} of {len(trains)} parameters did not: "
