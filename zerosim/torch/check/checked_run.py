@@ -43,6 +43,8 @@ LAST = 50
 """The last step that is observed, unless `--check-steps` says another."""
 FOUND, UNSEEN, SUSPICIOUS, UNJUDGED, BROKEN = 1, 2, 3, 4, 5
 """The exit codes; `UNSEEN` says that there was nothing to judge."""
+KEPT: list[Any] = []
+"""The process groups that a script has destroyed: see `leave`."""
 NOT_TRAINING = ("torch.utils.data", "multiprocessing", "concurrent", "torch._inductor", "joblib")
 """The packages whose child processes train nothing: loaders and pools."""
 
@@ -185,13 +187,18 @@ class Pen:
 
 def observe(asked: Asked, pen: Pen, body: Callable[[], Any], alone: Callable[[], bool] = lambda: False) -> int:
     """What `body` returns as an exit code; a rank that has seen nothing writes nothing if it was not `alone`."""
-    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - a judge needs no PyTorch
+    import torch.distributed  # noqa: PLC0415 - a judge needs no PyTorch
+    from torch.distributed import distributed_c10d  # noqa: PLC0415 - as above
+
+    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - as above
 
     recorder, ended = (asked.recorder(pen.keep, asked.last) if asked.recorder is not None else
                        ScriptRecorder(pen.keep, asked.first, asked.last)), "killed"
     pen.facts = recorder.facts
     try:
         with recorder.listening():
+            for owner in (torch.distributed, distributed_c10d):
+                recorder.watch(owner, "destroy_process_group", lambda *_: KEPT.extend(distributed_c10d._world.pg_map))
             code = body()
         code = code if isinstance(code, int) else 0
         ended = recorder.failed or (FINISHED if code == 0 else f"exit code {code}")
@@ -209,8 +216,9 @@ def leave(code: int) -> NoReturn:
     """End this process as Python would, and before it destroys process groups.
 
     A backward lends its Python context to the work that it starts, and the thread of gloo that ends the work needs the
-    interpreter's lock to give it back. Python holds that lock while it destroys a group, and waits for the group's
-    threads: for ever, if one of them waits for the lock.
+    interpreter's lock to give it back, as it does for a tensor that it is the last to know. Python holds that lock
+    while it destroys a group, and waits for the group's threads: for ever, if one of them waits for the lock. A group
+    that DDP alone still holds is destroyed with it, so those that a script destroys are kept to this end.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
