@@ -1,6 +1,6 @@
 """Plans against real runs: memory by kind, bytes and operations, to the last one; and passes that stand for others.
 
-`PLANS_DRAWN=400` compares as many drawn scenarios; the suite has one of each corner, a third of them in `make test`.
+`PLANS_DRAWN=400` compares as many drawn scenarios; the suite has one of each corner, a sixth of them in `make test`.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def compared(row):
     return ours, theirs
 
 
-@pytest.mark.parametrize("number", one_in(3, range(len(SETTINGS))))
+@pytest.mark.parametrize("number", one_in(6, range(len(SETTINGS))))
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_has_what_its_plan_says(number):
     for row in measured(SETTINGS[number]):

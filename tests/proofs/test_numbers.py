@@ -11,7 +11,6 @@ import pytest
 
 import zerosim as zs
 from tests.sampling import one_in
-from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.collectives.own import collective
 from zerosim.commands.cli import main
 from zerosim.core import orders
@@ -133,11 +132,6 @@ def test_and_by_laws(wrong):
 
 def test_the_bits_of_a_copied_nan_count():
     assert "expected nan with other bits" in wrong_on_numbers(subject(with_one_nan_for_all, "all_gather"), SIZES)
-
-
-@pytest.mark.parametrize("name", one_in(2, COLLECTIVES))
-def test_our_own_are_right_on_numbers(name):
-    assert wrong_on_numbers(subject(getattr(zs, name), name), SIZES) is None
 
 
 @collective(powers_of_two=True)

@@ -301,18 +301,6 @@ def test_parts_of_every_kind_have_the_same_bits_under_mpirun(folder):
     assert [row["weights_sha256"] for row in here] == [row["weights_sha256"] for row in there]
 
 
-@pytest.mark.parametrize(("part", "old", "new", "words"), [
-    ("swish", "sigma * (1.0 + x * (1.0 - sigma))", "sigma * (1.0 + x)", "∂L/∂x[0, 0] is "),
-    ("swish", 'EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give example shapes of its inputs"),
-    ("swish", "sigma = 1.0 / (1.0 + np.exp(-x))", "sigma = 1.0 / (1.0 + np.exp(-z))", "name 'z' is not defined"),
-    ("halving_reduce_scatter", "reduce=np.add)", "reduce=lambda arrived, kept: arrived)", "right on 1, but on 2 ranks"),
-])
-def test_what_does_not_hold_is_named_by_check(part, old, new, words, folder, capsys):
-    edited(folder, old, new)
-    assert main(["check", f"{folder}/mine.py:{part}"]) == 1
-    assert words in capsys.readouterr().out
-
-
 def test_a_parameter_without_shape_or_numbers_is_one_line(folder, capsys):
     found = refused(capsys, "run", folder / "mine.toml", "--set", "model.width=-3")
     assert "has shape (" in found

@@ -208,11 +208,3 @@ def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monke
     assert len(seen["ddp"][0]) == 3 * 3
     assert seen["ddp"][0] == seen["zero1"][0] == seen["zero3"][0]
     assert len(set(seen["ddp"][0])) > 6
-
-
-def test_nothing_is_to_be_subtracted_from_padding():
-    out = np.full(4, 9, np.float32)
-    (unit,) = mlp(2, [], 1, "relu", "mean_squared_error").units
-    UpdateRule(OPTIMIZERS["sgd"], Hyperparameters(), LearningRate(0.25), PRECISIONS["fp32"]).differences(
-        unit, 0, np.ones(4, np.float32), np.ones(4, np.float32), {}, step=1, count=1, factor=1.0, out=out)
-    assert out.tolist() == [0.25, 0.25, 0.25, 0.0]
