@@ -97,7 +97,7 @@ def test_a_key_acts_in_a_kind_of_model(number):
         f"{ACTING[number]} changes no bits and no figure; what acts only beside another key needs a corner with both")
 
 
-@pytest.mark.parametrize("key", [key for key in ACTING if not key.startswith("parallel.")])
+@pytest.mark.parametrize("key", one_in(2, [key for key in ACTING if not key.startswith("parallel.")]))
 def test_a_key_acts_in_regression_too_or_is_refused(key):
     assert effect(key, REGRESSION) != "silent", f"{key} does nothing where targets are numbers; refuse it there"
 
