@@ -203,6 +203,6 @@ def test_sharded_gradients_add_their_square_sums_in_the_order_of_full_ones(monke
     monkeypatch.setattr(Scaling, "factor", recorded)
     run(stages=("ddp", "zero1", "zero3"), steps=1, clip_norm=0.1)
     first, *others = (sums for sums in seen if len(sums) == 3 * 3)      # a step on shapes has one sum
-    assert len(others) == 3 * 3                                         # of one process and of three ranks each
+    assert len(others) == 3 * 3                                         # three rows of three ranks, after one process
     assert [sums for sums in others if sums != first] == []
     assert len(set(first)) > 6
