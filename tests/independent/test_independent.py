@@ -49,8 +49,6 @@ CASES = {
     "plain": {},
     "initial": {"steps": 0},
     "five ranks, one idle chunk": {"ranks": 5, "micro_batches": 5, "hidden": [1, 3], "data": "one output"},
-    "alone": {"ranks": 1, "clip_norm": 0.02},
-    "linear": {"hidden": [], "data": "outputs"},
     "one output, in pairs": {"data": "one output", "micro_batch": 40, "activation": "gelu", "clip_norm": 0.02},
     "epochs": {"micro_batch": 9, "seed": 5, "steps": 4},
     "gelu": {"activation": "gelu", "data": "one output", "optimizer": "momentum", "momentum": 0.7},
@@ -73,6 +71,8 @@ CASES = {
     "frozen group": {"frozen": [0, 1], "units": [[0, 1], [2]]},
     "FSDP2, reduced in fp32": {"param_dtype": "bf16", "reduce_dtype": "fp32", "output_dtype": "fp32", "clip_norm": 50},
     "FSDP2, fp16": {"param_dtype": "fp16", "reduce_dtype": "fp32", "data": "loud", "steps": 8, "activation": "tanh"},
+    "autocast, every micro-batch": {
+        "autocast": "bf16", "accumulation": "micro_batch", "order": "rank", "reduce_dtype": "bf16", "clip_norm": 0.02},
     "autocast, fp16": {"autocast": "fp16", "data": "outputs", "output_dtype": "bf16", "frozen": [1]},
     "bf16, tanh": BF16 | {"activation": "tanh", "optimizer": "sgd", "order": "rank", "ranks": 4},
     "bf16, all in fp32": BF16 | {"accumulate_dtype": "fp32", "reduce_dtype": "fp32", "clip_norm": 0.02},
