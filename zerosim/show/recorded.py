@@ -136,7 +136,8 @@ def shown(
     stages = [stage for name in names if (stage := stage_in(name, loader)) is not None]
     if len(stages) < len(names) > 1:
         other = next(name for name in names if stage_in(name, loader) is None)
-        raise UsageError(f"{other!r} is no stage, and only stages stand beside each other: {joined([*STAGES])}")
+        raise UsageError(f"{other!r} is no stage, and only stages, or schedules of pipelines, stand beside each other: "
+                         f"{joined([*STAGES])}; {joined([*SCHEDULES])}")
     if stages:
         refuse(given - {*groups}, "a stage")
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given}) for stage in stages])
@@ -145,7 +146,7 @@ def shown(
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, list(STAGES))
+    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
