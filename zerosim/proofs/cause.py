@@ -140,11 +140,12 @@ def changed_between_calls(case: Case) -> str | None:
 
 
 def with_itself(case: Case) -> str | None:
-    """The first rank that waits for itself, or that sends to itself and does not receive it."""
-    waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
-             for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank)
-    sends = (f"rank {message.source} sends to itself{in_line(message)}"
-             for message in case.recording.unreceived if message.source == message.to)
+    """The first rank that waits for itself, or that sends to itself and does not receive it; not where it does both."""
+    sent = {message.source: message for message in case.recording.unreceived if message.source == message.to}
+    awaited = {rank: awaited for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank}
+    waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited[rank].line)}"
+             for rank in awaited if rank not in sent)
+    sends = (f"rank {rank} sends to itself{in_line(sent[rank])}" for rank in sent if rank not in awaited)
     return next(chain(waits, sends), None)
 
 
