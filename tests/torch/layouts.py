@@ -23,7 +23,7 @@ from zerosim.torch.check.record import Entry
 from zerosim.torch.check.tensors import local
 from zerosim.torch.same.judge import CANNOT, same
 from zerosim.torch.same.recorder import LayoutRecorder
-from zerosim.torch.same.starting import Double
+from zerosim.torch.same.starting import doubled
 
 WIDTH, HEADS, WORDS, LAYERS, LENGTH, BATCH, MICRO = 16, 4, 24, 4, 8, 2, 4
 
@@ -423,7 +423,7 @@ CASES = {
 }
 
 
-def recorded(run, within=Double, **more):
+def recorded(run, within=doubled, **more):
     """What this rank records of a run."""
     entries = list[Entry]()
     with within(), LayoutRecorder(lambda frame: entries.extend(frame.entries), **more).listening():
@@ -435,7 +435,7 @@ def bytes_of(weight):
     return local(weight).numpy().tobytes()
 
 
-def compared(reference, run, *again, within=Double):
+def compared(reference, run, *again, within=doubled):
     """How the finding of a comparison begins, or why there is none; empty for a run that is equal."""
     ranks = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, recorded(run, within))

@@ -17,6 +17,7 @@ import numpy as np
 
 from zerosim.torch.check.record import Array, Entry
 
+OF_MODULES = ("output", "output gradient")
 COPIED = 1e-11
 """Projections of equal weights differ by less than this part of the largest number: they are added in other orders."""
 
@@ -130,6 +131,15 @@ class Run:
         losses = self.kinds.get(("loss", step), [])
         ranks = {rank for rank, _ in losses}
         return sum(float(entry.rows[0]) for _, entry in losses) / len(ranks) if ranks else np.nan
+
+    def numbers(self, kind: str, step: int) -> dict[Any, list[Array]]:
+        """All numbers of a kind by name."""
+        if kind == "loss":
+            return {"": [np.array([self.loss(step)])]}
+        if kind in OF_MODULES:
+            return {key: [*of_rank.values()] for key, of_rank in self.tokens(kind, step).items()}
+        return {name: [numbers for whole in wholes for numbers in (whole.rows, whole.columns)]
+                for name, wholes in self.named(kind, step).items()}
 
     def order(self, kind: str, step: int) -> list[str]:
         """The modules in the order in which their numbers came."""
