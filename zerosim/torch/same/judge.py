@@ -6,7 +6,7 @@ began, and the first is the finding. A module whose difference is undone later i
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -65,30 +65,22 @@ class Compared(NamedTuple):
     equal: list[str]
 
 
-@dataclass
 class Judge:
     """The verdicts on `other`, beside `reference`; `again` is a record of it with moved weights."""
 
-    reference: Run
-    other: Run
-    again: Run | None = None
-    counts: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    worst: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    places: dict[tuple[int, str], Place] = field(default_factory=dict)
-    held: dict[int, set[str]] = field(default_factory=dict)
-    """The parameters of which each rank has a part."""
-    below: dict[str, set[str]] = field(default_factory=dict)
-    """The reference's parameters below each module."""
-    findings: list[CheckFinding] = field(default_factory=list)
-    unequal: set[str] = field(default_factory=set)
-    others: list[Difference] = field(default_factory=list)
-    """The parameters whose optimizer has other settings than in the reference."""
-    cannot: str = ""
-    """Why the runs cannot be compared, where neither of them is wrong."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, reference: Run, other: Run, again: Run | None = None) -> None:
+        self.reference, self.other, self.again = reference, other, again
+        self.roundoff = max(reference.roundoff, other.roundoff)
         self.moved = cache(self._moved)
-        self.roundoff = max(self.reference.roundoff, self.other.roundoff)
+        self.counts, self.worst = defaultdict[str, list[str]](list), defaultdict[str, float](float)
+        self.places: dict[tuple[int, str], Place] = {}
+        self.held, self.below = defaultdict[int, set[str]](set), defaultdict[str, set[str]](set)
+        """The parameters of which each rank has a part, and the reference's parameters below each module."""
+        self.findings, self.unequal = list[CheckFinding](), set[str]()
+        self.others: list[Difference] = []
+        """The parameters whose optimizer has other settings than in the reference."""
+        self.cannot = ""
+        """Why the runs cannot be compared, where neither of them is wrong."""
 
     # -- thresholds
 
@@ -100,13 +92,12 @@ class Judge:
         moved, due = dict[Any, tuple[float, float]](), self.reference.numbers(kind, step)
         again = self.again.numbers(kind, step) if self.again is not None else {}
         for name, numbers in due.items():
-            pairs = [(a, b) for a, b in zip(numbers, again.get(name, []), strict=False) if a.shape == b.shape and len(a)]
-            if pairs:
-                a, b = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+            a, b = (np.concatenate(parts) for parts in (numbers, again.get(name, [np.zeros(0)])))
+            if len(a) == len(b) > 0:
                 size = max(float(np.linalg.norm(a)), 1e-300) * len(a) ** 0.5
                 moved[name] = float(np.abs(a - b).max()), max(along(a, b), float(np.linalg.norm(a - b)) / size)
-        moved[None] = (max((float(np.abs(entry.rows).max(initial=0)) for _, entry in self.reference.kinds.get(
-            (kind, step), [])), default=0.0), float(np.median([together for _, together in moved.values()] or [np.inf])))
+        moved[None] = max((float(np.abs(values).max(initial=0)) for numbers in due.values() for values in numbers),
+                          default=0.0), float(np.median([together for _, together in moved.values()] or [np.inf]))
         return moved
 
     def limits(self, kind: str, step: int, name: Any, due: Array) -> tuple[float, float]:
@@ -114,8 +105,7 @@ class Judge:
 
         The second is that of all numbers together, which is seen before each is, and infinite without a measure.
         """
-        moved = self.moved(kind, step)
-        (largest, together), (most, own) = moved[None], moved.get(name, (0.0, np.inf))
+        (largest, together), (most, own) = (self.moved(kind, step).get(key, (0.0, np.inf)) for key in (None, name))
         size = max(float(np.abs(due).max(initial=0)), LEAST * largest, 1e-300)
         if self.again is None:
             return float(np.sqrt(self.roundoff)) * size, np.inf
@@ -164,11 +154,11 @@ class Judge:
         own, due = self.other.wholes("weight", 1), self.reference.named("weight", 1)
         self.places, lost = placed(self.reference, self.other)
         for (rank, _), place in self.places.items():
-            self.held.setdefault(rank, set()).add(place.whole.name)
+            self.held[rank].add(place.whole.name)
         for whole in self.reference.wholes("weight", 1):
             for path in (f".{name}".split(".") for name in (whole.name, *whole.aliases)):
                 for length in range(1, len(path)):
-                    self.below.setdefault(".".join(path[1:length]), set()).add(whole.name)
+                    self.below[".".join(path[1:length])].add(whole.name)
         named = [whole for whole in lost if not whole.name.startswith("?")]
         absent = sorted(due.keys() - {place.whole.name for place in self.places.values()})
         if named and any(whole.rows.size * whole.columns.size < named[0].rows.size * named[0].columns.size
@@ -199,7 +189,7 @@ class Judge:
         for (own, width), of_rank in self.other.tokens(kind, step).items():
             for rank, tokens in of_rank.items():
                 key = self.other.there(rank, own), width
-                if key in due and self.below.get(key[0], set()) <= self.held.get(rank, set()):
+                if key in due and self.below[key[0]] <= self.held[rank]:
                     parts.setdefault(key, {})[rank] = tokens
         scale, off = 0.0, dict[str, Difference]()
         for key in (key for key in due if key in parts):
