@@ -118,17 +118,18 @@ def colour(field: str, colours: Mapping[str, str]) -> Spec:
 KIND = colour("kind", KINDS)
 
 
-def tooltip(values: Sequence[Spec]) -> list[Spec]:
-    return [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
+def layer(values: Sequence[Spec], mark: Any = None, **encoding: Spec) -> Spec:
+    """Marks for these values, which show their fields to who points at them."""
+    shown = [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
+    return {"data": {"values": values}, "encoding": encoding | {"tooltip": shown}} | ({"mark": mark} if mark else {})
 
 
 def bars(title: str, values: Sequence[Spec], parts: Spec, device_bytes: int = 0) -> Spec:
     """A bar of bytes for each row, in parts."""
     return {**WIDE, "height": 26 * len({value["row"] for value in values}), "layer": [
-        {"data": {"values": values}, "mark": "bar", "encoding": {
-            "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
-            "x": BYTES | {"title": f"bytes {title}{DASHED * bool(device_bytes)}"},
-            "color": parts, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        layer(values, "bar", y={"field": "row", "type": "nominal", "sort": None, "title": None},
+              x=BYTES | {"title": f"bytes {title}{DASHED * bool(device_bytes)}"}, color=parts,
+              order={"field": "_place"}),
         *device_line("x", device_bytes)]}
 
 
@@ -160,12 +161,9 @@ def shades(names: Iterable[str]) -> dict[str, str]:
     >>> shades(["all_gather", "reduce_scatter", "gather_norms"])
     {'all_gather': '#1f9e73', 'reduce_scatter': '#e0662f', 'gather_norms': '#e0662f88'}
     """
-    counts, colours = Counter[str](), dict[str, str]()
-    for name in names:
-        doing = activity(name)
-        colours[name] = ACTIVITIES[doing] + ("", "88", "44")[min(counts[doing], 2)]
-        counts[doing] += 1
-    return colours
+    alike = by_key((activity(name), name) for name in names)
+    return {name: ACTIVITIES[doing] + ("", "88", "44")[min(number, 2)]
+            for doing, of_one in alike.items() for number, name in enumerate(of_one)}
 
 
 def device_line(axis: str, device_bytes: int) -> list[Spec]:
@@ -182,13 +180,10 @@ def losses(rows: Sequence[RowDocument]) -> Spec:
               for step, loss in enumerate(alike[0].losses, 1) if isfinite(loss)]
     apart = [{"row": row.name, "step": row.first_divergence.step} for row in rows if row.first_divergence]
     x = {"field": "step", "type": "quantitative", "axis": {"tickMinStep": 1}}
-    layers: list[Spec] = [
-        {"data": {"values": values}, "mark": {"type": "line", "point": True}, "encoding": {
-            "x": x, "y": {"field": "loss", "type": "quantitative", "scale": {"zero": False}},
-            "color": {"field": "row", "type": "nominal"}, "tooltip": tooltip(values)}},
-        {"data": {"values": apart}, "mark": {"type": "rule", "stroke": PICKED, "strokeDash": [5, 3]},
-         "encoding": {"x": x, "tooltip": tooltip(apart)}}]
-    return {**WIDE, "height": 240, "layer": layers if apart else layers[:1]}
+    return {**WIDE, "height": 240, "layer": [
+        layer(values, {"type": "line", "point": True}, x=x, color={"field": "row", "type": "nominal"},
+              y={"field": "loss", "type": "quantitative", "scale": {"zero": False}}),
+        *[layer(apart, {"type": "rule", "stroke": PICKED, "strokeDash": [5, 3]}, x=x)] * bool(apart)]}
 
 
 def partners(row: RowDocument) -> Spec:
@@ -198,14 +193,12 @@ def partners(row: RowDocument) -> Spec:
         for span in step.spans:
             pairs[span.rank, span.peer] += span.bytes * (span.lane == "communication out")
     values = [{"from rank": rank, "to rank": peer, "bytes": count} for (rank, peer), count in pairs.items() if count]
-    return {
-        "data": {"values": values}, "title": row.name, "width": {"step": 40}, "height": {"step": 40},
-        "encoding": {"x": {"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
-                     "y": {"field": "from rank", "type": "ordinal"}, "tooltip": tooltip(values)},
-        "layer": [
-            {"mark": "rect", "encoding": {"opacity": {
-                "field": "bytes", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
-            {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}]}
+    return {"title": row.name, "width": {"step": 40}, "height": {"step": 40}, "layer": [
+        {"mark": "rect", "encoding": {"opacity": {
+            "field": "bytes", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
+        {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}], **layer(
+        values, x={"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
+        y={"field": "from rank", "type": "ordinal"})}
 
 
 def lane(span: Span) -> str:
@@ -235,17 +228,13 @@ def timeline(row: RowDocument, along: Axis) -> Spec:
         for number, span in enumerate(spans) for doing, begin, end in parts(span)]
     done = {value["activity"] for value in values}
     return {
-        **WIDE, "data": {"values": values}, "title": titled(row),
-        "height": 16 * len({value["lane"] for value in values}),
+        **WIDE, "title": titled(row), "height": 16 * len({value["lane"] for value in values}),
         "params": [ZOOM, {"name": "pointed", "select": {
             "type": "point", "fields": ["_message"], "on": "pointerover", "clear": "pointerout"}}],
-        "mark": {"type": "bar", "clip": True, "strokeWidth": 2},
-        "encoding": {
-            "x": along.spec, "x2": {"field": "until"},
-            "y": {"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
-            "color": colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
-            "tooltip": tooltip(values),
-            "stroke": {"condition": {"param": "pointed", "empty": False, "value": PICKED}, "value": None}}}
+        **layer(values, {"type": "bar", "clip": True, "strokeWidth": 2}, x=along.spec, x2={"field": "until"},
+                y={"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
+                color=colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
+                stroke={"condition": {"param": "pointed", "empty": False, "value": PICKED}, "value": None})}
 
 
 def titled(row: RowDocument) -> Spec:
@@ -269,10 +258,9 @@ def memory(row: RowDocument, along: Axis, device_bytes: int = 0) -> Spec:
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)
     return {**WIDE, "height": 130, "layer": [
-        {"data": {"values": values}, "params": [ZOOM],
-         "mark": {"type": "area", "interpolate": "step-after", "clip": True}, "encoding": {
-             "x": along.spec, "y": BYTES | {"axis": NAMES | {"format": "~s"}, "title": title},
-             "color": KIND, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        {"params": [ZOOM], **layer(
+            values, {"type": "area", "interpolate": "step-after", "clip": True}, x=along.spec, color=KIND,
+            y=BYTES | {"axis": NAMES | {"format": "~s"}, "title": title}, order={"field": "_place"})},
         *device_line("y", device_bytes)]}
 
 
