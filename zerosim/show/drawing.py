@@ -15,7 +15,7 @@ from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
 from zerosim.show.film import COLOURS, SENT, Cell, Panel, film, longest, numbers, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.page import Head, Section, html
+from zerosim.show.page import Head, html
 from zerosim.show.pictures import KINDS
 from zerosim.show.shown import Page, Picture, Shown
 
@@ -59,8 +59,7 @@ class Filmed(Shown):
         small = ["3/4: so many, in small cells"] * bool(drawn.panels[0].whole)
         block = {"film": film(drawn.panels, drawn.only or 0), "about": f"{drawn.head.title}, step by step",
                  "legend": f"{KEYS}. {'; '.join([*drawn.legend, *small])}", "numbers": [*map(numbers, drawn.panels)]}
-        section = Section("film", "Step by step", [block])
-        return Page(html([drawn.head], [section]), f"{drawn.head.title} step by step")
+        return Page(html([drawn.head], [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:

@@ -73,9 +73,7 @@ class Axis:
     @cached_property
     def until(self) -> float:
         """The end of the longest step."""
-        if self.ordered:
-            return max((len(self.moments(row)) for row in self.rows), default=1)
-        return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in self.rows), default=0) / 1e6
+        return max((self.place(row)(self.moments(row)[-1]) for row in self.rows), default=0) + self.ordered
 
     @property
     def field(self) -> str:

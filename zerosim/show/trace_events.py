@@ -11,10 +11,10 @@ oracles` passes documents to Perfetto's parser and compares every span, flow and
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Span, Trace
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Trace
 
 Event = dict[str, Any]
 LANES: tuple[Lane, ...] = (COMPUTATION, WAITING, COLLECTIVES, OUT, IN)
@@ -40,9 +40,20 @@ def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> di
                        for what, tid, words, number in sorted(named)
                        for key, value in (("name", words), ("sort_index", number))]
         for number, (step_number, span) in enumerate(spans):
-            events += span_events(pids[span.rank], step_number, span, numbered.get(number))
-        events += [{"ph": "C", "pid": pids[step.rank], "name": "bytes", "ts": at / 1000, "args": held}
-                   for step in trace.steps for at, held in step.memory]
+            at = {"pid": pids[span.rank], "tid": thread_of(span.lane, span.channel)}
+            carried: dict[str, Any] = {"step": step_number, "unit": span.unit}
+            if span.lane in (COLLECTIVES, OFFLOAD, OUT, IN):
+                carried |= {"bytes": span.bytes}
+            if span.lane in (OUT, IN):
+                carried |= {"peer": span.peer, "waited_us": span.waited_ns / 1000}
+            events.append(at | {"ph": "X", "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
+                                "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": carried})
+            if number in numbered:
+                events.append(at | ({"ph": "s"} if span.lane == OUT else {"ph": "f", "bp": "e"}) | {
+                    "name": "message", "cat": "message", "id": numbered[number],
+                    "ts": (span.begin_ns + span.waited_ns) / 1000})
+        events += [{"ph": "C", "pid": pids[step.rank], "name": "bytes", "ts": ns / 1000, "args": held}
+                   for step in trace.steps for ns, held in step.memory]
     clocks = {name: [vars(clock) for clock in trace.clocks] for name, trace in rows}
     about = {"clocks": clocks} | ({"times": about_times} if about_times else {})
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
@@ -73,19 +84,3 @@ def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
         elif lane == IN:
             ends[peer, rank, *stream][1].append(number)
     return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
-
-
-def span_events(pid: int, step: int, span: Span, message: int | None) -> Iterator[Event]:
-    """The event of a span and, if it is one end of a message, that of its flow."""
-    tid = thread_of(span.lane, span.channel)
-    carried: dict[str, Any] = {"bytes": span.bytes} if span.lane in (COLLECTIVES, OFFLOAD, OUT, IN) else {}
-    if span.lane in (OUT, IN):
-        carried |= {"peer": span.peer, "waited_us": span.waited_ns / 1000}
-    yield {
-        "ph": "X", "pid": pid, "tid": tid, "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
-        "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": {"step": step, "unit": span.unit, **carried},
-    }
-    if message is not None:
-        flow = {"ph": "s"} if span.lane == OUT else {"ph": "f", "bp": "e"}
-        yield flow | {"pid": pid, "tid": tid, "name": "message", "cat": "message", "id": message,
-                      "ts": (span.begin_ns + span.waited_ns) / 1000}
