@@ -8,7 +8,6 @@ word; `film.js` steps through films.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from zerosim.core.words import grouped, plural, printable, toml
@@ -33,29 +32,22 @@ class Head:
     caption: str = ""
 
 
-@cache
-def template() -> Any:
-    """The template; every word is escaped, and characters that cannot be printed are made visible.
+def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
+    """The HTML of a page; every word is escaped, and characters that cannot be printed are made visible.
 
     Raises `UsageError` if the extra [report] is missing.
     """
     pictures.converter()
     import jinja2  # noqa: PLC0415
 
-    environment = jinja2.Environment(
+    template = jinja2.Environment(
         autoescape=True, loader=jinja2.PackageLoader("zerosim.show", "."), undefined=jinja2.ChainableUndefined,
         trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value)
-    return environment.get_template("page.html")
-
-
-def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
-    """The HTML of a page; it needs the extra [report]."""
+        finalize=lambda value: printable(value) if type(value) is str else value).get_template("page.html")
     drawn, stepped = (any(kind in block for *_, blocks in sections for block in blocks)
                       for kind in ("picture", "film"))
-    text: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
-                                   vega=pictures.script() if drawn else "", film=stepped)
-    return text + "\n"
+    return template.render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+                           vega=pictures.script() if drawn else "", film=stepped) + "\n"
 
 
 def picture(spec: pictures.Spec, about: str) -> Block:
@@ -90,13 +82,9 @@ def page(runs: Sequence[RunDocument]) -> str:
     sections.append(("apart", "Both correct, but different", [
         {"lines": difference.lines} for run in runs for difference in run.differences]))
     sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
-    return html([*map(head, runs)], sections)
-
-
-def head(run: RunDocument) -> Head:
-    return Head(run.title or "A run without a title", [
+    return html([Head(run.title or "A run without a title", [
         run.verdict, *(f"{failure['name']}: {failure['what']}" for failure in run.failures)], run.passed,
-        str(run.scenario["caption"]))
+        str(run.scenario["caption"])) for run in runs], sections)
 
 
 def results(runs: Sequence[RunDocument]) -> Section:
