@@ -13,10 +13,9 @@ from rich.text import Text
 from zerosim.core.errors import UsageError
 from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
-from zerosim.show.film import COLOURS, SENT, Cell, Panel, film, longest, numbers, of_schedule
+from zerosim.show.film import COLOURS, FILLS, Cell, Panel, film, longest, numbers, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.page import Head, html
-from zerosim.show.pictures import KINDS
 from zerosim.show.shown import Page, Picture, Shown
 
 MOST_CELLS = 8_000
@@ -185,7 +184,7 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
                 x, y = corner(rank, row)
                 for kind, length in parts:
                     long = round(width * across * length / scale[name])
-                    sheet.box(x, y, long, f'fill="{SENT if kind == "sent" else KINDS[kind]}"')
+                    sheet.box(x, y, long, f'fill="{FILLS[kind]}"')
                     x += long
                 sheet.text(corner(rank, row, across)[0] - 3, y + 13, figure, 'text-anchor="end" font-size="11"')
         for source, outgoing, to, into, added, carried in frame.moves:

@@ -27,8 +27,8 @@ from zerosim.show.columns import KIND_NAMES, KIND_WORDS
 from zerosim.show.pictures import KINDS
 from zerosim.verdict.pipelines import Passes, in_lockstep
 
-SENT = "#7d868f"
-"""The colour of bars of what is sent."""
+FILLS = KINDS | {"sent": "#7d868f"}
+"""The colours of the parts of bars."""
 COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#5a54c4", "#5f9a2c", "#1594a8", "#56616e")
 """The colours of the chunks, in turn; none is that of a kind, and none is red, which is what is wrong."""
 LOSS = ("", "loss")
@@ -307,7 +307,7 @@ def of_passes(title: str, passes: Passes) -> Panel:
 
 def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
     """The data that `film.js` draws, in JSON's own types: of each frame only the cells that changed."""
-    return {"first": first, "longest": longest(panels), "kinds": KINDS | {"sent": SENT}, "panels": [{
+    return {"first": first, "longest": longest(panels), "kinds": FILLS, "panels": [{
         "title": panel.title, "rows": panel.rows, "across": panel.across, "ranks": len(panel.frames[0].cells),
         "whole": panel.whole,
         "frames": [{

@@ -7,7 +7,7 @@ Only this module imports vl-convert, which draws without a browser and without a
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
@@ -73,7 +73,7 @@ class Axis:
     @cached_property
     def until(self) -> float:
         """The end of the longest step."""
-        return max((self.place(row)(self.moments(row)[-1]) for row in self.rows), default=0) + self.ordered
+        return max((max(self.places(row).values()) for row in self.rows), default=0) + self.ordered
 
     @property
     def field(self) -> str:
@@ -85,18 +85,13 @@ class Axis:
         return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
                 "title": title}
 
-    def place(self, row: RowDocument) -> Callable[[int], float]:
-        """The place of a time of a row, in nanoseconds since its step began."""
-        if not self.ordered:
-            return lambda ns: ns / 1e6
-        return {ns: float(number) for number, ns in enumerate(self.moments(row))}.__getitem__
-
-    def moments(self, row: RowDocument) -> list[int]:
-        """The times at which something begins or ends on the drawn ranks, and at which memory changes, in order."""
-        times = {at["ns"] for at in row.curve} | {row.step_ns}
-        for span in (span for step in row.traced if step.rank < self.drawn for span in step.spans):
-            times |= {ns - row.first_ns for _, *both in parts(span) for ns in both}
-        return sorted(times)
+    def places(self, row: RowDocument) -> dict[int, float]:
+        """The place of each time, in nanoseconds since the row's step began, at which something begins or ends on the
+        drawn ranks, or memory changes."""
+        times = {at["ns"] for at in row.curve} | {row.step_ns} | {
+            ns - row.first_ns for step in row.traced if step.rank < self.drawn for span in step.spans
+            for _, *both in parts(span) for ns in both}
+        return {ns: float(number) if self.ordered else ns / 1e6 for number, ns in enumerate(sorted(times))}
 
 
 def activity(what: str) -> str:
@@ -153,15 +148,15 @@ def sent(rows: Sequence[RowDocument]) -> Spec:
         {**colour("collective", shades(names)), "sort": None})
 
 
-def shades(names: Iterable[str]) -> dict[str, str]:
+def shades(names: Collection[str]) -> dict[str, str]:
     """The colours of collectives: that of its activity, paler for the second of one activity.
 
     >>> shades(["all_gather", "reduce_scatter", "gather_norms"])
     {'all_gather': '#1f9e73', 'reduce_scatter': '#e0662f', 'gather_norms': '#e0662f88'}
     """
-    alike = by_key((activity(name), name) for name in names)
-    return {name: ACTIVITIES[doing] + ("", "88", "44")[min(number, 2)]
-            for doing, of_one in alike.items() for number, name in enumerate(of_one)}
+    doing = [*map(activity, names)]
+    return {name: ACTIVITIES[what] + ("", "88", "44")[min(doing[:number].count(what), 2)]
+            for number, (name, what) in enumerate(zip(names, doing, strict=True))}
 
 
 def device_line(axis: str, device_bytes: int) -> list[Spec]:
@@ -218,10 +213,10 @@ def timeline(row: RowDocument, along: Axis) -> Spec:
     spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
     ends = {end: number for number, both in enumerate(message_ends(
         (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
-    place = along.place(row)
+    place = along.places(row)
     values = [{
         "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
-        along.field: place(begin - row.first_ns), "until": place(end - row.first_ns), "bytes": span.bytes,
+        along.field: place[begin - row.first_ns], "until": place[end - row.first_ns], "bytes": span.bytes,
         "peer": span.peer, "_message": ends.get(number, -1 - number)}
         for number, span in enumerate(spans) for doing, begin, end in parts(span)]
     done = {value["activity"] for value in values}
@@ -251,8 +246,8 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
 def memory(row: RowDocument, along: Axis, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
     curve = [*row.curve, *({**at, "ns": row.step_ns} for at in row.curve[-1:] if at["ns"] < row.step_ns)]
-    place_of = along.place(row)
-    values = [{along.field: place_of(at["ns"]), "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
+    place_of = along.places(row)
+    values = [{along.field: place_of[at["ns"]], "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)
     return {**WIDE, "height": 130, "layer": [

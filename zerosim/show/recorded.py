@@ -211,11 +211,11 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     scenario = Scenario(
         world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
         train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks * block), parallel=Parallel((stage,), **groups))
-    experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
-    row = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
+    row = run_locally(prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1)),
+                      limit_seconds=LIMIT_SECONDS).trained[0]
     assert row.measured.trace is not None
     each = f" of {block} micro-batches each" * (block > 1)
-    about = f"a step on {plural(ranks, 'rank')}{each}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
+    about = f"a step on {plural(ranks, 'rank')}{each}, {row.config.model.words}, {scenario.train.optimizer}"
     kept_too_long = (f"rank {rank.rank} keeps {', '.join(more)}" for rank, due in row.memory
                      if (more := overweight(rank, due)))
     fault = row.first_divergence.words if row.first_divergence else (
@@ -224,7 +224,7 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
               *(f"{key} = {value}" for key, value in groups.items())]
-    return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, experiment.rows[0])
+    return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, row.config)
 
 
 def recorded_passes(schedule: str, ranks: int) -> Passes:
