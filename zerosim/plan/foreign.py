@@ -259,10 +259,10 @@ def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     sizes = {"width": width, "heads": heads, "head": head, "queries": heads * head, "inner": inner, "experts": experts,
              "keys": (keys["model.key_value_heads"] or heads) * head, "inner of experts": experts * inner,
              "width of experts": experts * width}
-    beside = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
+    unused = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
               for part in ("beside", "beside_experts")]
-    if any(beside):
-        keys["model.unused_parameters"] = beside[:1] if not beside[1] else beside
+    if any(unused):
+        keys["model.unused_parameters"] = unused[:1] if not unused[1] else unused
 
 
 DEEPSPEED_BUCKET, DEEPSPEED_LIVE = 500_000_000, 1_000_000_000

@@ -1,7 +1,7 @@
 """Why a collective is wrong: the first message in which its run differs from the algorithm that it resembles.
 
     likeness   the share of messages that two runs have in common, by round, ranks and length
-    path       the messages that carry a contribution; told where a run resembles no algorithm of the table
+    path       the messages that carry a contribution; named where a run resembles no algorithm of the table
 
 A run that ends early is compared up to there. Proofs, grades, drawings and laws use these words.
 """

@@ -1,8 +1,8 @@
 """Why a stage is wrong: its first call that differs from the shipped stage with the same sharding, on the same batches.
 
 The n-th call of a verb for a unit in a step is compared with the n-th of the shipped stage: it is missing, or one too
-many, or gets something else. If none is, the order of the calls is compared, and at last what each call finds in
-memory. Values are named by the calls that give or get them.
+many, or gets something else. If none is, the order of the calls is compared, and then what is in memory when each
+call begins. Values are named by the calls that give or get them.
 """
 
 import weakref

@@ -39,8 +39,8 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
 
     >>> gpt2 = ModelKeys(kind="transformer", layers=12, width=768, heads=12, vocabulary=50257, sequence=1024,
     ...              tied_embeddings=True)
-    >>> count, found = transformer(gpt2, samples=1)
-    >>> count, found.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), found.korthikanti_bytes
+    >>> count, kept = transformer(gpt2, samples=1)
+    >>> count, kept.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), kept.korthikanti_bytes
     (124439808, True, 89653248)
     """
     scenario = Scenario(

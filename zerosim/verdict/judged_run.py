@@ -180,7 +180,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
             (return_freed if limit else keep_freed)()
         with memory_limit(limit):
             measured = list(measure(
-                comm, world, experiment, progress, second, room_bytes if limited() else None))
+                comm, world, experiment, progress, second, step_bytes if limited() else None))
             return outcome_of(comm, world, experiment, measured)
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
@@ -193,7 +193,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
             progress.end()    # which gives the terminal its cursor back
 
 
-def room_bytes(config: Config, held_bytes: int) -> int:
+def step_bytes(config: Config, held_bytes: int) -> int:
     """The memory of a step's peak beyond `held_bytes`, and a quarter more for gaps between arrays."""
     return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 
