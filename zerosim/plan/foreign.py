@@ -81,8 +81,7 @@ HUB = re.compile(r"[\w.-]+/[\w.-]+(?<!\.json)")
 
 
 def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
-    """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
-    """
+    """The settings in a file of the project that `table` describes; `UsageError` for a file without an object."""
     try:
         text = content(path)
         document = of_yaml(text.decode()) if path.endswith((".yaml", ".yml")) else json.loads(text)
@@ -214,8 +213,7 @@ def refuse_misread(read: ForeignKeys, kind: str, family: Mapping[str, Any], give
 
 
 def beside_experts(read: ForeignKeys, family: Mapping[str, Any]) -> None:
-    """Read the perceptrons beside a mixture's experts, and those of its blocks without experts, as if they came first.
-    """
+    """Read a mixture's shared experts, and its blocks without experts as if they came first."""
     keys, settings = read.keys, read.settings
     keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
     if settings.get("n_shared_experts"):
@@ -271,8 +269,7 @@ runtime/zero/config.py."""
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
-    """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks with micro-batches of their own. Raises
-    `UsageError` for wrong values."""
+    """The [train] and [parallel] of a DeepSpeed configuration on `ranks` data ranks; `UsageError` for wrong values."""
     table = TABLES["deepspeed"]
     read = read_by(table, path, "--ds-config")
     settings, keys = read.settings, read.keys

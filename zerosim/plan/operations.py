@@ -78,8 +78,7 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
 
 
 def step_of(operation: Operation, shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Step:
-    """The step of a graph of this operation: the first input is the graph's, others are parameters or stand for values.
-    """
+    """The step of a graph of this operation: its first input is the graph's, others are parameters or values."""
     first, *others = shapes
     graph = Graph(shapes[first])
     values = [graph.input]

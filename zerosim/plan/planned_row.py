@@ -122,8 +122,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PlannedRow:
-    """One row on one number of ranks, rehearsed for the first of its figures; `swept` lists the keys that a sweep set.
-    """
+    """One row on one number of ranks, rehearsed for its first figure; `swept` lists the keys that a sweep set."""
 
     config: Config
     cluster: Cluster

@@ -170,8 +170,7 @@ def waiting(case: Case) -> str | None:
 
 
 def in_another_place(case: Case) -> str | None:
-    """The complete chunk, or element, that is returned in the place of another; None if the first wrong one is not
-    complete."""
+    """The complete chunk, or element, returned in the place of another; None if the first wrong one is incomplete."""
     if case.subject.manner != "array" or not case.wrong:
         return None
     rank, due = case.wrong[0]

@@ -165,8 +165,7 @@ def keys_in(kind: Type) -> dict[str, Type]:
 
 
 def read(section: type[Section], table: object, path: KeyPath, origin: Origin) -> Section:
-    """The section in a table; the whole scenario gets `origin`. Raises `ScenarioError` at the first wrong key or value.
-    """
+    """The section in a table; the whole scenario gets `origin`. Raises `ScenarioError` at the first wrong key."""
     value = prepared(kind_of(section), table, path, origin)
     instance: Section = converted(section, value if path else {**value, "origin": origin}, path, origin)
     return instance

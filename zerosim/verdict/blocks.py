@@ -63,8 +63,7 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
 
 
 def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
-    """The bytes that a segment keeps in 16 bits for an input of this shape: each block of memory once, its input too.
-    """
+    """The bytes that a segment keeps in 16 bits for an input of this shape, the input too; views count once."""
     plan = segment.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))

@@ -110,8 +110,7 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
 
 
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
-    """The rows compared with each other: without a reference a row is equal if it ends like the first with its order.
-    """
+    """The rows compared with each other: without a reference a row is equal if it ends like the first of its order."""
 
     def ending(row: RowOutcome) -> tuple[object, ...]:
         measured = row.measured
