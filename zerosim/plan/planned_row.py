@@ -219,7 +219,7 @@ class PlannedRow:
 
     @property
     def data_unit(self) -> str:
-        """What a step counts its data in: tokens, in an mlp samples."""
+        """The unit in which a step's data are counted: tokens, or samples for an mlp."""
         return "tokens" if self.config.model.task.tokens else "samples"
 
     @property

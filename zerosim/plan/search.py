@@ -270,7 +270,7 @@ ALONE: Mapping[str, Any] = {"shard_ranks": 0, "secondary_ranks": 0, "pipeline_ra
 
 
 def alone(config: Config) -> Config:
-    """The layout on one data rank without a pipeline, with one micro-batch; of stages one that computes the same."""
+    """The layout on one data rank without a pipeline, with one micro-batch, and a stage that computes the same."""
     stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
     return dataclasses.replace(
         by_keys(config, stage, **ALONE), ranks=1, train=dataclasses.replace(config.train, micro_batches=1),

@@ -193,7 +193,7 @@ def peaks_between(config: Config) -> Between:
 
 
 def under_way(config: Config) -> int:
-    """The micro-batches that run at once: of a pipeline as its schedule says, in layered accumulation all, else one."""
+    """The micro-batches that run at once: one, all in layered accumulation, those of the schedule in a pipeline."""
     return config.at_once if config.whole is None else held_due(
         config.parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
         config.parallel.model_chunks)

@@ -298,7 +298,7 @@ class Outcome:
 
 
 def failed_checks(row: RowOutcome) -> Iterator[str]:
-    """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
+    """The failed checks of a row that every scenario has, in words; each check with its first rank."""
     if row.equal is False:
         yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
     if row.measured.updates != row.config.train.steps and not row.config.scaling().dynamic:
