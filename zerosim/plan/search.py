@@ -46,7 +46,7 @@ WITHOUT_PIECES = "; sequences stay in one piece: set model.queue_tokens to searc
 LEAST_PIECE = 8192
 """The least tokens of a sequence for each context rank, in the default space of a search."""
 MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
-"""The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
+"""The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, in that space."""
 Identity = tuple[tuple[object, ...], ClusterKeys, Data]
 """A layout without its names."""
 
