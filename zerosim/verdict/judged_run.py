@@ -57,7 +57,7 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence and replace(
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
-        formula_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
+        due_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
         operations_between=operations_between(config),
         sent_otherwise=undeclared(config),
