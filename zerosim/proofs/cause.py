@@ -1,7 +1,7 @@
 """Why a collective is wrong: the first message in which its run differs from the algorithm that it resembles.
 
     likeness   the share of messages that two runs have in common, by round, ranks and length
-    path       the messages that carry a contribution; told where a run resembles no algorithm of the table
+    path       the messages that carry a contribution; named where a run resembles no algorithm of the table
 
 A run that ends early is compared up to there. Proofs, grades, drawings and laws use these words.
 """
@@ -171,8 +171,7 @@ def waiting(case: Case) -> str | None:
 
 
 def in_another_place(case: Case) -> str | None:
-    """The complete chunk, or element, that is returned in the place of another; None if the first wrong one is not
-    complete."""
+    """The complete chunk, or element, returned in the place of another; None if the first wrong one is incomplete."""
     if case.subject.manner != "array" or not case.wrong:
         return None
     rank, due = case.wrong[0]

@@ -178,8 +178,8 @@ def csv_arrays(stream: IO[bytes], target: str) -> dict[str, Array]:
 
     The column `target`, or else the last, is y, and all others are x.
 
-    >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "")
-    >>> found["x"].tolist(), found["y"].tolist()
+    >>> arrays = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "")
+    >>> arrays["x"].tolist(), arrays["y"].tolist()
     ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
     """
     try:
