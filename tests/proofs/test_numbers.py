@@ -212,6 +212,21 @@ def test_buckets_that_divide_a_vector_are_tried():
         laws.check(all_gather_but_for_the_last_full_bucket, examples=10)
 
 
+def all_reduce_into_less(comm, x):
+    if len(x) == 1:
+        comm.exchange(x, to=comm.rank, into=np.empty_like(x[:0]), source=comm.rank)
+    return of_most_if_long(comm, x)
+
+
+def test_a_message_into_less_memory_is_no_wait_for_itself():
+    """Its one element is said as one."""
+    for ranks, where in ((1, ""), (2, "with 1 element: ")):
+        proof = prove(subject(all_reduce_into_less), ranks)
+        assert proof.faults[0].what.startswith(f"{where}rank ")
+        assert "both sides must name the same length" in proof.faults[0].what
+        assert "itself" not in str(diagnosis(proof))
+
+
 def long_all_reduce(comm, x):
     return of_most_if_long(comm, x)
 

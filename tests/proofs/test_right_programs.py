@@ -1,4 +1,4 @@
-"""What some students write: each program in `tests/right`, changed ones too, is unusual, and nothing is wrong there."""
+"""What some students write: each program in `right`, changed ones too, is unusual, and nothing is wrong there."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What students do: each file in `tests/mistakes`, and each change in its `changed.toml`, is a wrong program."""
+"""What students do: each file in `mistakes`, and each change in its `changed.toml`, is a wrong program."""
 
 import re
 import tomllib

@@ -268,7 +268,7 @@ def test_a_csv_is_read_by_its_columns(folder, capsys):
     ("a,y\n1,2,3\n", "row 2 has 3 cells, and the first row 2"),
     ("a,y\n1,2.5\n2,\n3,4\n", "column 'y', row 3 is missing; fill it in, or leave the row out"),
     ("a,y\n1,2.5\n2,NA\n3,4\n", "column 'y', row 3 is 'NA'; fill it in, or leave the row out"),
-    ("a,y\n1,cat\n2, \n", "column 'y', row 3 is missing"),
+    ("a,y\n1,cat\n2, \n", "column 'y', row 3 is missing"), ("a,y\n\n1,2.5\nwide,2\n", "column 'a', row 4 is 'wide'"),
 ])
 def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
     with pytest.raises(UsageError, match=re.escape(words)):
