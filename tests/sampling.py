@@ -14,6 +14,6 @@ def long_if(is_long, cases):
     return [pytest.param(case, marks=pytest.mark.long) if is_long(case) else case for case in cases]
 
 
-def nothing_fits_in(page):
-    """Whether a page plans what does not fit, where the search for advice takes a minute."""
-    return page.stem.endswith("which_stage")
+def takes_long(page):
+    """Whether the examples of a page or notebook take more than a second, or plan what does not fit: a minute."""
+    return page.stem.endswith(("which_stage", "laws", "narrow_wires", "when_is_it_free", "18_pipelines"))

@@ -117,12 +117,12 @@ def show(
     collective: str | Algorithm | Stage | Callable[..., Any], ranks: int = 4, root: int | None = None, *,
     claims: str | None = None,
 ) -> Shown:
-    """The schedule of a collective, or a step of a stage, from a recorded run on that many ranks.
+    """A collective, a step of a stage, or the passes of a pipeline, from a recorded run on that many ranks.
 
-    `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, or a stage such as
-    `"zero3"`, or several, `"ddp,zero3"`; `claims` names the collective of a function if its name does not. Raises
-    `UsageError` for an unknown name, and for ranks or a root that it does not support. A wrong collective raises
-    nothing: its schedule has the faults.
+    `collective` is a name from the table of algorithms, `my_file.py:my_all_reduce`, a function, a stage such as
+    `"zero3"`, a schedule such as `"1f1b"`, or several stages or schedules, `"ddp,zero3"`; `claims` names the collective
+    of a function if its name does not. Raises `UsageError` for an unknown name, and for ranks or a root that it does
+    not support. A wrong collective raises nothing: its schedule has the faults.
 
     >>> import zerosim as zs
     >>> zs.show("ring.all_reduce", ranks=3)
@@ -180,14 +180,14 @@ def plan(
     and `UsageError` for invalid `ranks`.
 
     >>> import zerosim as zs
-    >>> found = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
-    >>> found
+    >>> planned = zs.plan("mpt_7b", 64, set={"model.layers": 2, "parallel.stages": ["ddp", "zero3"]})
+    >>> planned
                memory
                    GB  fits    step    waits    MFU
     DDP          24.4   yes  899 ms  9.41 ms  51.4%
     Stage III    16.3   yes  886 ms  8.14 ms  52.1%
     Best that fits: Stage III, 41,605 tokens a second on each device
-    >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in found.rows()]
+    >>> [(row["name"], row["fits"], row["peak_bytes"]) for row in planned.rows()]
     [('DDP', True, 24404590592), ('Stage III', True, 16324575744)]
     """
     from zerosim.plan.reading import read_plan, read_search  # noqa: PLC0415

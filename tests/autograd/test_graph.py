@@ -139,31 +139,6 @@ def test_a_player_has_the_bits_of_one_that_copies_everything(program, result, se
     check_bits(program, result, seed, dtype, of_input, split)
 
 
-CASES = {
-    "the output is the input": ([], 0),
-    "x + x": ([("add", (0, 0, 0))], 0),
-    "x · x": ([("multiply", (0, 0, 0))], 0),
-    "a residual": ([("gelu", (0, 0, 0)), ("add", (1, 0, 0))], 0),
-    "a residual around a view": ([("reshape", (0, 0, 0)), ("add", (1, 0, 0))], 0),
-    "read by three": ([("relu", (0,) * 3), ("gelu", (0,) * 3), ("tanh", (1,) * 3), ("attention", (0, 1, 2))], 0),
-    "an output that is read further": ([("tanh", (0, 0, 0)), ("gelu", (0, 0, 0))], 1),
-    "a parameter read twice": ([(line, (0, 0, 0)) for line in ("linear", "affine", "layer norm, one parameter")], 0),
-    "a parameter read twice by one operation": ([("square a parameter", (0, 0, 0)), ("add", (0, 1, 0))], 0),
-    "a table times itself": ([("square a table", (0, 0, 0))], 0),
-    "a parameter added twice": ([("add a parameter", (0,) * 3), ("add a parameter", (0,) * 3)], 0),
-    "two share a gradient, and one has more": (
-        [("tanh", (0, 0, 0)), ("tanh", (1, 0, 0)), ("gelu", (1, 0, 0)), ("add", (1, 2, 0)), ("add", (0, 1, 0))], 0),
-    "the input is not read": ([("square a parameter", (0, 0, 0))], 0),
-    "sums of sums": ([("add", (0, 0, 0)), ("add", (0, 0, 0)), ("add", (0, 1, 0)), ("add", (2, 0, 0))], 0),
-}
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f2"])
-@pytest.mark.parametrize("case", CASES)
-def test_each_way_of_reading_a_value_more_than_once(case, dtype):
-    check_bits(*CASES[case], 1, dtype)
-
-
 right_add = Player._add
 
 
@@ -189,13 +164,8 @@ def test_a_player_that_adds_wrongly_is_caught(monkeypatch, attribute, wrong):
     check = settings(max_examples=200, database=None, derandomize=True, phases=[Phase.generate])(
         lambda program, result, seed: check_bits(program, result, seed, "f4"))
 
-    def check_all():
-        for case in CASES.values():
-            check_bits(*case, 1, "f4")
-        given(programs.filter(straight), result, st.integers(0, 2**32))(check)()
-
     with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
-        check_all()
+        given(programs.filter(straight), result, st.integers(0, 2**32))(check)()
 
 
 def drawn_by(model, layers):

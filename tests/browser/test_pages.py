@@ -8,8 +8,8 @@ from tests.pages import Seen, added_otherwise, hostile, outcome, page_of
 from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject, subject
-from zerosim.show.drawing import schedule_page
-from zerosim.show.recorded import recorded_stage, shown, shown_steps, steps_page
+from zerosim.show.drawing import shown_schedule
+from zerosim.show.recorded import recorded_stage, shown, shown_steps
 from zerosim.stages import STAGES
 
 
@@ -20,11 +20,11 @@ def pages():
     with pytest.MonkeyPatch.context() as planted:
         diverging = added_otherwise(planted, stages=("zero1", "zero2"), ranks=4, micro_batches=8)
     return {"run": page_of(four), "two": page_of(four, four), "diverging": page_of(diverging),
-            "hostile": page_of(hostile(), hostile()), "ring": schedule_page(ring).html,
-            "barrier": schedule_page(scheduled(named_subject("dissemination.barrier"), 3)).html,
-            "red": schedule_page(scheduled(subject(astray_all_reduce), 4)).html,
+            "hostile": page_of(hostile(), hostile()), "ring": shown_schedule(ring).page().html,
+            "barrier": shown_schedule(scheduled(named_subject("dissemination.barrier"), 3)).page().html,
+            "red": shown_schedule(scheduled(subject(astray_all_reduce), 4)).page().html,
             "step": shown_steps([recorded_stage("zero3", 4)]).page().html,
-            "stages": steps_page([recorded_stage(name, 4) for name in STAGES]).html,
+            "stages": shown_steps([recorded_stage(name, 4) for name in STAGES]).page().html,
             "pipelines": shown("gpipe,1f1b", 4).page().html}
 
 

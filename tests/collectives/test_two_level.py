@@ -6,10 +6,8 @@ from tests.training import labelled, run, scenario
 from zerosim.collectives import ring
 from zerosim.collectives.table import algorithm_of, levels
 from zerosim.commands.cli import main
-from zerosim.core.errors import ScenarioError
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
-from zerosim.scenario import Check, Parallel, Scenario, WorldKeys
 from zerosim.scenario.machine import ClusterKeys, LinkKeys
 from zerosim.training.experiment import prepare
 
@@ -48,22 +46,6 @@ def test_hosts_change_bits_and_one_host_is_a_ring():
     one = two_levels(4, 4, stages=("zero2",))
     flat = scenario(one, order="ring")
     assert weights(one) == weights(flat) != weights(two_levels(4, 2, stages=("zero2",)))
-
-
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"world": WorldKeys(4), "parallel": Parallel(order="two_level")}, "two_level adds within hosts first; set"),
-    ({"world": WorldKeys(4, ranks_per_host=3)}, "= 3 does not divide 4 ranks; give a divisor"),
-    ({"world": WorldKeys(4, ranks_per_host=4), "check": Check(same_bits_on=(2,))}, None),
-    ({"world": WorldKeys(4, ranks_per_host=2), "parallel": Parallel(order="two_level", shard_ranks=2)},
-     "makes several groups, whose sums ring, rank and tree add, and parallel.order is two_level"),
-])
-def test_hosts_that_make_no_sense_are_refused(keys, words):
-    if words is None:
-        assert Scenario(**keys).world.ranks_per_host == 4
-        return
-    with pytest.raises(ScenarioError) as refused:
-        Scenario(**keys)
-    assert words in str(refused.value)
 
 
 # Plans.

@@ -13,9 +13,7 @@ from tests.training import labelled, run, scenario
 from zerosim.collectives import ring
 from zerosim.core.comm import among
 from zerosim.core.errors import CollectiveError, ScenarioError, ZerosimError
-from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Mesh, owned, padded, split
-from zerosim.core.terms import symbols
 from zerosim.plan.cluster import cluster_of
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario import Check, Parallel, Scenario, Train, WorldKeys
@@ -87,15 +85,6 @@ def test_when_a_message_came_is_what_the_communicator_beneath_says():
 # The order of addition.
 
 
-@pytest.mark.parametrize(("order", "size", "group"), [
-    (order, *groups) for order in ("ring", "rank", "tree")
-    for groups in [(4, 1), (4, 2), (4, 4), (6, 2), (6, 3), (8, 2), (8, 4)] if order != "tree" or groups[0] != 6
-])
-def test_the_stages_add_as_declared(order, size, group):
-    declared = ORDERS[order].total([symbols(number, size) for number in range(2 * size)], Mesh(0, size, group))
-    assert list(map(str, chunk_sums(ADDITIONS[order], Mesh(0, size, group), 2))) == list(map(str, declared))
-
-
 def test_groups_add_in_another_order_than_one_ring():
     one, two = (chunk_sums(ADDITIONS["ring"], Mesh(0, 4, group), 1) for group in (4, 2))
     assert one != two
@@ -109,7 +98,7 @@ def hybrid(ranks, group, **keys):
 
 
 @pytest.mark.parametrize("name", ["naive", "direct", "halving", "rabenseifner"])
-@pytest.mark.parametrize("ranks_and_group", one_in(2, [(4, 1), (2, 1), (8, 2), (4, 2)]))
+@pytest.mark.parametrize("ranks_and_group", one_in(4, [(4, 2), (4, 1), (2, 1), (8, 2)]))
 def test_a_named_reduce_scatter_adds_replicas_too(ranks_and_group, name):
     outcome = run(base=hybrid(*ranks_and_group, reduce_scatter=name))
     assert outcome.failures == []

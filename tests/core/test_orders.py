@@ -5,7 +5,7 @@ import pytest
 
 from zerosim.core.orders import Order, far_tree, folded_tree, left_to_right, near_tree, rank_order, ring, two_level
 from zerosim.core.sharding import Mesh
-from zerosim.core.terms import Term, leaves
+from zerosim.core.terms import Term
 
 POWERS = [1, 2, 4, 8, 16]
 ANY = range(1, 18)
@@ -24,11 +24,6 @@ WRITTEN_OUT = [
     (far_tree, 4, 0, "((g3 + g1) + (g2 + g0))"),
     (far_tree, 4, 3, "((g0 + g2) + (g1 + g3))"),
 ]
-SERVED = [
-    (order, size)
-    for order in (ring, rank_order, near_tree, folded_tree, far_tree, two_level(1), two_level(3))
-    for size in (POWERS if order is far_tree else ANY)
-]
 
 
 def added(order, size, chunk):
@@ -38,19 +33,6 @@ def added(order, size, chunk):
 @pytest.mark.parametrize(("order", "size", "chunk", "expected"), WRITTEN_OUT)
 def test_written_out(order, size, chunk, expected):
     assert repr(added(order, size, chunk)) == expected
-
-
-@pytest.mark.parametrize(("order", "size"), SERVED)
-def test_every_contribution_once(order, size):
-    for chunk in range(size):
-        assert sorted(leaf.rank for leaf in leaves(added(order, size, chunk))) == [*range(size)]
-
-
-@pytest.mark.parametrize("order", [rank_order, near_tree, folded_tree])
-@pytest.mark.parametrize("size", ANY)
-def test_orders_that_keep_the_ranks_do_so_in_every_chunk(order, size):
-    for chunk in range(size):
-        assert [leaf.rank for leaf in leaves(added(order, size, chunk))] == list(range(size))
 
 
 @pytest.mark.parametrize("size", POWERS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.links import dead_links
-from tests.sampling import long_if, nothing_fits_in
+from tests.sampling import long_if, takes_long
 from zerosim.scenario import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ NAMING = [ROOT / "CONTRIBUTING.md", ROOT / "docs/decisions.md", ROOT / "docs/arc
 """Pages that name files of the package in backticks."""
 
 
-@pytest.mark.parametrize("page", long_if(nothing_fits_in, PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", long_if(takes_long, PAGES), ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page):
     failed, _ = doctest.testfile(str(page), module_relative=False)
     assert failed == 0

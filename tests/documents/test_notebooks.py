@@ -10,12 +10,12 @@ import pytest
 
 from tests.documents import notebooks
 from tests.documents.notebooks import NOTEBOOKS, faults, outputs, read, written
-from tests.sampling import long_if, nothing_fits_in
+from tests.sampling import long_if, takes_long
 
 MOST_BYTES = 160_000
 
 
-@pytest.mark.parametrize("path", long_if(nothing_fits_in, NOTEBOOKS), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", long_if(takes_long, NOTEBOOKS), ids=lambda path: path.name)
 def test_a_notebook_runs_and_shows_the_forms_that_are_saved(path):
     assert faults(path) == []
     assert path.stat().st_size < MOST_BYTES

@@ -11,6 +11,7 @@ import pytest
 
 from tests.laws.runs import DEFAULTS, KEYS, Refused, planned, prepared, unjudged
 from tests.laws.scenarios import CORNERS, DRAWN, GPT, in_sections
+from tests.sampling import one_in
 from zerosim.models import MODELS
 
 KINDS = ("mlp", "transformer", *sorted(MODELS.keys() - {"mlp", "transformer"}))
@@ -88,7 +89,7 @@ def test_a_key_of_the_machine_acts_in_a_plan(key):
 ACTING = [key for key in KEYS if key.startswith(("model.", "train.", "parallel.")) and key not in SILENT]
 
 
-@pytest.mark.parametrize("number", range(len(ACTING)))
+@pytest.mark.parametrize("number", one_in(3, range(len(ACTING))))
 def test_a_key_acts_in_a_kind_of_model(number):
     """In the first that accepts it: every second key begins with an MLP, and the others with a transformer."""
     effects = (effect(ACTING[number], kind) for kind in (*KINDS[number % 2 : 2], *KINDS[: number % 2], *KINDS[2:]))
@@ -96,7 +97,7 @@ def test_a_key_acts_in_a_kind_of_model(number):
         f"{ACTING[number]} changes no bits and no figure; what acts only beside another key needs a corner with both")
 
 
-@pytest.mark.parametrize("key", [key for key in ACTING if not key.startswith("parallel.")])
+@pytest.mark.parametrize("key", one_in(2, [key for key in ACTING if not key.startswith("parallel.")]))
 def test_a_key_acts_in_regression_too_or_is_refused(key):
     assert effect(key, REGRESSION) != "silent", f"{key} does nothing where targets are numbers; refuse it there"
 

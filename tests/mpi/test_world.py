@@ -9,6 +9,7 @@ import pytest
 
 import zerosim
 from tests.mpi.launch import ROOT, SECONDS_TO_END, mpirun
+from tests.sampling import one_in
 from zerosim.core.errors import CollectiveError
 from zerosim.worlds.launcher import RANK_VARIABLES, SIZE_VARIABLES, launched, launched_rank
 from zerosim.worlds.mpi import connect
@@ -24,24 +25,26 @@ def test_mpi_world_conforms(ranks):
     assert outcome.stdout.endswith("checks\n")
 
 
+ENDS = [
+    ("one_raises", 3, 3, 1, "ValueError: planted on rank 1"),
+    ("one_raises_while_others_compute", 3, 3, 1, "ValueError: planted on rank 1"),
+    ("all_raise", 3, 3, 1, "ValueError: planted on rank "),
+    ("all_raise", 8, 3, 1, "ValueError: planted on rank "),
+    ("all_refuse_the_scenario", 2, 2, 0, ": a.toml:1:1: planted"),
+    ("all_wait", 3, 3, 0, "waited 0.5 s for a message from rank "),
+    ("lengths_differ", 2, 3, 0, "sent 8388608 bytes to rank "),
+    ("one_message_is_left", 3, 3, 0, "zerosim: rank 1 ended without receiving 2 message(s) from rank 0"),
+    ("one_leaves_early", 2, 3, 0, "zerosim: rank 0 waits for a message from rank 1, which has finished"),
+    ("interrupted", 2, 130, 0, "zerosim: rank 1: interrupted"),
+    ("one_never_receives", 2, 3, 0, "rank 0 waited 0.5 s for rank 1 to receive 8388608 bytes"),
+]
+"""A way to end, its ranks, the exit code, the tracebacks, and what is said."""
+
+
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    ("way", "ranks", "code", "tracebacks", "said"),
-    [
-        ("one_raises", 3, 3, 1, "ValueError: planted on rank 1"),
-        ("one_raises_while_others_compute", 3, 3, 1, "ValueError: planted on rank 1"),
-        ("all_raise", 3, 3, 1, "ValueError: planted on rank "),
-        pytest.param("all_raise", 8, 3, 1, "ValueError: planted on rank ", marks=pytest.mark.long),
-        ("all_refuse_the_scenario", 2, 2, 0, ": a.toml:1:1: planted"),
-        ("all_wait", 3, 3, 0, "waited 0.5 s for a message from rank "),
-        ("lengths_differ", 2, 3, 0, "sent 8388608 bytes to rank "),
-        ("one_message_is_left", 3, 3, 0, "zerosim: rank 1 ended without receiving 2 message(s) from rank 0"),
-        ("one_leaves_early", 2, 3, 0, "zerosim: rank 0 waits for a message from rank 1, which has finished"),
-        ("interrupted", 2, 130, 0, "zerosim: rank 1: interrupted"),
-        ("one_never_receives", 2, 3, 0, "rank 0 waited 0.5 s for rank 1 to receive 8388608 bytes"),
-    ],
-)
-def test_failing_ranks_end_all(way, ranks, code, tracebacks, said):
+@pytest.mark.parametrize("end", one_in(2, ENDS), ids=lambda end: f"{end[0]}-{end[1]}")
+def test_failing_ranks_end_all(end):
+    way, ranks, code, tracebacks, said = end
     start = time.monotonic()
     outcome = mpirun(ranks, ["-m", "tests.mpi.fail", way])
     assert time.monotonic() - start < SECONDS_TO_END

@@ -3,8 +3,8 @@
     python -m tests.mutants [--only 'zerosim/stages/*'] [TESTS …]
 
 A fault is a `file`, the `old` text in it and the `new` one; `equivalent` says why no test can notice it. Without tests
-these are the laws, then the tests that import the file or mirror its folder. It ends with 1 where a fault is not
-noticed or has no place.
+these are the laws and the independent trainers, then the tests that import the file or mirror its folder. It ends with
+1 where a fault is not noticed or has no place.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 FAULTS = Path(__file__).with_name("by_hand.jsonl")
 ROOT = Path(__file__).parents[2]
-LAWS = ("tests/laws/test_runs.py", "tests/laws", "tests/training/test_scenarios.py")
+LAWS = ("tests/laws/test_runs.py", "tests/independent", "tests/laws", "tests/training/test_scenarios.py")
 SECONDS = 300
 
 

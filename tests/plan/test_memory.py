@@ -22,7 +22,6 @@ from zerosim.verdict.model_states import (
     rounded,
 )
 
-MIXED_ADAM = per_parameter("mixed", 12)
 GB = 10**9
 
 stages = st.sampled_from(list(STAGES))

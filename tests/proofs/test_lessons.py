@@ -37,7 +37,7 @@ def quicker(words):
     return [*words[:2], *(word for key in small_if_it_trains(f"{name}.toml") for word in ("--set", key)), *words[2:]]
 
 
-@pytest.mark.parametrize("page", one_in(2, [page for page in PAGES if commands(page)]), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", one_in(3, [page for page in PAGES if commands(page)]), ids=lambda page: page.stem)
 def test_commands_run_in_an_empty_folder(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for line, code in commands(page):

@@ -11,7 +11,6 @@ import pytest
 
 import zerosim as zs
 from tests.sampling import one_in
-from zerosim.collectives.kinds import COLLECTIVES
 from zerosim.collectives.own import collective
 from zerosim.commands.cli import main
 from zerosim.core import orders
@@ -135,11 +134,6 @@ def test_the_bits_of_a_copied_nan_count():
     assert "expected nan with other bits" in wrong_on_numbers(subject(with_one_nan_for_all, "all_gather"), SIZES)
 
 
-@pytest.mark.parametrize("name", one_in(2, COLLECTIVES))
-def test_our_own_are_right_on_numbers(name):
-    assert wrong_on_numbers(subject(getattr(zs, name), name), SIZES) is None
-
-
 @collective(powers_of_two=True)
 def doubling_all_reduce(comm, x):
     """Each rank adds what arrives to its own: of two NaNs the ranks keep different ones."""
@@ -216,6 +210,21 @@ def test_buckets_that_divide_a_vector_are_tried():
     assert not prove(subject(all_gather_but_for_the_last_full_bucket), 3).holds
     with pytest.raises(LawBroken, match=r"3 ranks, 768 × float64(.|\n)*\(first in element 736: .*, expected "):
         laws.check(all_gather_but_for_the_last_full_bucket, examples=10)
+
+
+def all_reduce_into_less(comm, x):
+    if len(x) == 1:
+        comm.exchange(x, to=comm.rank, into=np.empty_like(x[:0]), source=comm.rank)
+    return of_most_if_long(comm, x)
+
+
+def test_a_message_into_less_memory_is_no_wait_for_itself():
+    """Its one element is said as one."""
+    for ranks, where in ((1, ""), (2, "with 1 element: ")):
+        proof = prove(subject(all_reduce_into_less), ranks)
+        assert proof.faults[0].what.startswith(f"{where}rank ")
+        assert "both sides must name the same length" in proof.faults[0].what
+        assert "itself" not in str(diagnosis(proof))
 
 
 def long_all_reduce(comm, x):

@@ -28,14 +28,6 @@ def test_an_example_runs_and_is_planned(folder, capsys):
 
 
 EXPERTS = ROOT / "scenarios" / "examples" / "mixture_of_experts"
-VARIANTS = """
-[[variant]]
-stage = "zero3"
-recompute = true
-[[variant]]
-stage = "zero2"
-accumulation = "micro_batch"
-"""
 
 
 @pytest.fixture
@@ -73,17 +65,6 @@ def test_the_load_of_experts_stays_reasonable_because_chances_are_balanced(route
     assert main(["run", str(routed / "scenario.toml"), "--progress", "none", *words]) == 0
     *chosen, dropped = np.loadtxt(routed / "loads")[-64:].mean(axis=0)
     assert (min(chosen) > sum(chosen) / 8 / 3 and dropped < 0.1) == even
-
-
-def test_experts_are_saved_resumed_computed_again_and_kept_in_16_bits(tmp_path):
-    shutil.copytree(EXPERTS, tmp_path, dirs_exist_ok=True)
-    scenario = tmp_path / "scenario.toml"
-    scenario.write_text(scenario.read_text() + VARIANTS)
-    run = ["run", str(scenario), "--progress", "none", *SHORTER, "--set", "train.micro_batches=8"]
-    assert main([*run, "--checkpoint", str(tmp_path / "saved")]) == 0
-    assert main([*run, "--set", "train.steps=3", "--resume", str(tmp_path / "saved")]) == 0
-    for precision in ("bf16", "fp16"):
-        assert main([*run, "--set", f"train.precision={precision}"]) == 0
 
 
 def test_the_page_shows_code_that_runs():

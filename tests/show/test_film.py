@@ -18,9 +18,9 @@ from zerosim.extend import stage
 from zerosim.proofs.contents import contents_of
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
-from zerosim.show.drawing import schedule_page
+from zerosim.show.drawing import shown_schedule
 from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, stage_in, steps_page
+from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, shown_steps, stage_in
 from zerosim.stages import STAGES, zero2
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
@@ -117,7 +117,7 @@ def test_a_wrong_program_is_red_where_it_goes_wrong(program, size, first, cells)
            for place, cell in enumerate(of) if "wrong" in cell.looks]
     assert red[: len(cells)] == cells
     assert frames[-1].wrong
-    said = schedule_page(scheduled(subject(program), size))
+    said = shown_schedule(scheduled(subject(program), size)).page()
     name = "vector" if len(frames[0].cells[0]) == 1 else f"chunk {cells[0][1]}"
     assert [f"wrong: rank {cells[0][0]}, {name}" in step["notes"] for step in Seen(said.html).films[0]["steps"]].index(
         True) == first
@@ -197,7 +197,8 @@ def test_several_schedules_are_one_result():
 
 
 def test_hostile_names_are_words():
-    seen = Seen(steps_page([replace(recorded_stage("zero1", 2), title=HOSTILE, about=HOSTILE, fault=HOSTILE)]).html)
+    seen = Seen(shown_steps([
+        replace(recorded_stage("zero1", 2), title=HOSTILE, about=HOSTILE, fault=HOSTILE)]).page().html)
     assert (seen.tags.count("script"), "img" in seen.tags, seen.loads) == (1, False, [])
     assert seen.text.count("<script>alert(1)") >= 4
     assert seen.films[0]["panels"][0]["title"] == HOSTILE

@@ -179,6 +179,8 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("tree.broadcast --root 7", "root 7 is none of the 4 ranks"), ("halving.reduce_scatter --ranks 3", "power of two"),
     ("ring.all_reduce --shard-ranks 2", "remove shard-ranks: a collective has none"),
     ("zero1,ring.all_reduce", "'ring.all_reduce' is no stage"), ("zero1,ddp --root 1", "remove root: a stage has none"),
+    ("1f1b,zero1", "only stages, or schedules of pipelines, stand beside each other: ddp, zero1, zero2 and zero3; g"),
+    ("interleaved", "nor a stage or a pipeline's schedule (ddp, zero1, zero2, zero3, gpipe, 1f1b"),
     ("zero1,ddp --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
     ("copy_to --root 1", "remove root: a collective on the tape has none"),

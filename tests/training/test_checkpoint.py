@@ -5,6 +5,7 @@ import os
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,12 @@ def test_rows_that_came_another_way_are_not_held_to_each_other(tmp_path):
     assert rest.failures == []
     assert [row.compared_with for row in rest.trained] == [None, None, "Stage II"]
     assert rest.trained[0].measured.weights_sha256 != rest.trained[1].measured.weights_sha256
+
+
+def test_the_padding_of_what_is_restored_is_zero_whatever_was_in_its_memory(tmp_path, monkeypatch):
+    go(training(), labelled(), save=tmp_path / "a", steps=2)
+    monkeypatch.setattr("zerosim.training.program.allocate", lambda shape, dtype, **_: np.full(shape, 7, dtype))
+    assert go(training(), labelled(), resume=tmp_path / "a").failures == []
 
 
 # A checkpoint is whole or not there.

@@ -71,22 +71,6 @@ def test_a_scenario_says_where_beside_itself(small, tmp_path):
     assert os.listdir("here/zero3") == ["step-00000004.safetensors"]
 
 
-@pytest.mark.parametrize(("flags", "words"), [
-    (["--resume", "nowhere"], "--resume nowhere: no such folder"),
-    (["--every", "2"], "--every needs a folder for checkpoints; add --checkpoint DIR"),
-    (["--checkpoint", "small.toml"], "small.toml is a file; name a folder to save checkpoints in"),
-    (["--resume", "kept", "--set", "model.hidden=[7]"],
-     "kept/zero3/step-00000004.safetensors belongs to another training run: model.hidden was [6], is [7]. Restore"),
-])
-def test_a_mistake_is_one_line(small, capsys, flags, words):
-    assert run("--checkpoint", "kept") == 0
-    capsys.readouterr()
-    assert run(*flags) in (2, 3)
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-
-
 # zerosim checkpoint
 
 
@@ -155,17 +139,6 @@ def test_weights_that_are_not_the_models_are_refused(small, capsys):
         assert run("--set", "model.weights=other.st") == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"--set:1:1: model.weights \"other.st\": {words}")
-
-
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: None, "no such file or directory; it must be the path of a safetensors file"),
-    (lambda: open("other.st", "wb").close(), "this is not a safetensors file"),
-])
-def test_what_is_no_file_of_weights_is_refused(small, capsys, make, words):
-    make()
-    assert run("--set", "model.weights=other.st") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
 
 
 # Processes.

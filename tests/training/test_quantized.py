@@ -49,6 +49,7 @@ def test_reductions_send_a_quarter_and_scales(order):
 def test_the_error_beside_unquantised_sums_is_reported():
     coded, plain = run(stages=("zero3",), quantized_gradients="int8", quantized_weights="int4"), run(stages=("zero3",))
     errors = coded.trained[0].measured.wire_errors
+    assert coded.failures == plain.failures == []
     assert set(errors) == {"weights", "gradients"}
     assert plain.trained[0].measured.wire_errors == {}
     for error, most in ((errors["weights"], 0.2), (errors["gradients"], 0.02)):

@@ -218,12 +218,3 @@ def test_a_twelfth_of_the_traffic_halves_the_kept_inputs(tmp_path):
 def test_a_piece_of_a_different_rank_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr("zerosim.autograd.shelf.split", lambda flat, size: list(split(flat, size))[::-1])
     assert ("Stage III", "bits differ") in outcome(GPT, tmp_path, *DIVIDED).failures
-
-
-@pytest.mark.parametrize(("text", "changes", "said"), [
-    (GPT, ["parallel.sequence_parallel=true"], "divides what all tensor ranks have, and parallel.sequence_parallel is"),
-    (MLP, ["parallel.recompute=true"], "as an mlp has not, and model.kind is mlp; change one of them"),
-])
-def test_nothing_to_divide_is_refused(text, changes, said, tmp_path):
-    with pytest.raises(ScenarioError, match=said):
-        outcome(text, tmp_path, *DIVIDED, *changes)

@@ -54,7 +54,7 @@ def test_a_shortage_that_nobody_claimed_fails_its_row_alone(short):
 
 def test_a_row_whose_steps_would_not_fit_leaves_the_others_trained(monkeypatch):
     monkeypatch.setattr(judged_run, "limited", lambda: True)
-    monkeypatch.setattr(judged_run, "room_bytes", lambda config, held: 2**60 if config.name == "second" else 2**20)
+    monkeypatch.setattr(judged_run, "step_bytes", lambda config, held: 2**60 if config.name == "second" else 2**20)
     outcome = outcome_of(*ROWS, check=Check())
     assert [name for name, _ in outcome.failures] == ["second"]
     assert [row.fits and row.equal for row in outcome.rows] == [True, False, True]

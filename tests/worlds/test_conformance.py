@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from tests.conformance import CHECKS, face_of, objects_arrive
+from tests.sampling import one_in
 from zerosim.collectives import all_reduce
 from zerosim.core.comm import SendsFirst, among, check_rank
-from zerosim.core.errors import CollectiveError, Deadlock, ZerosimError
+from zerosim.core.errors import CollectiveError, ZerosimError
 from zerosim.worlds.delivery import check_into, check_match, check_payload, deliver
 from zerosim.worlds.local import LocalWorld, spawn
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("ranks", one_in(3, [1, 4, 8, 3, 7, 5, 2]))
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_local_world_conforms(check, ranks):
     for seed in range(3):
@@ -68,11 +69,6 @@ def test_ranks_that_cannot_be_a_group_are_refused(ranks, said):
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_local_world_has_the_face_of_a_world(ranks):
     face_of(LocalWorld(ranks, seed=ranks))
-
-
-def test_a_local_worlds_sends_may_wait_for_their_receivers():
-    with pytest.raises(Deadlock):
-        LocalWorld(2, sends="rendezvous").run(lambda comm: comm.send(np.zeros(1), to=1 - comm.rank))
 
 
 def run_and_swallow(self, program):

@@ -87,8 +87,7 @@ class Trial:
     def gradients(
         self, results: Sequence[Array], upstream: Array, wanted: Sequence[str], changed: Arrays | None = None
     ) -> dict[str, Array]:
-        """The `wanted` gradients by backward, which reads inputs, some of them `changed`, and results of forward.
-        """
+        """The `wanted` gradients by backward, from inputs, some of them `changed`, and results of forward."""
         if self.operation.backward is None or not wanted:
             return {}
         names = {name for gradient in wanted for name in self.operation.needs[gradient]}

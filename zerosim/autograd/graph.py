@@ -244,8 +244,7 @@ class GraphPlan:
         return parts[1], parts[0]
 
     def _in_backward(self, instruction: Instruction, wanted: tuple[str, ...], later: set[int]) -> dict[str, Any]:
-        """The fields of a step whose backward computes `wanted`; joins the slots that it reads to those read `later`.
-        """
+        """The fields of a step whose backward computes `wanted`; adds the slots that it reads to those read `later`."""
         needed, products = instruction.needed(wanted), instruction.operation.backward_products
         done = (set(needed.values()) - later) & self.kept
         later |= set(needed.values())

@@ -230,7 +230,7 @@ class Player:
         return view
 
     def _memory_for(self, step: Step, name: str, dtype: np.dtype[Any], contribution: Contribution | None) -> Array:
-        """Memory for the gradient of an input: of a parameter's first one, its place among all gradients."""
+        """Memory for the gradient of an input; the first gradient of a parameter is written to its place."""
         operation, slot = step.instruction.operation, step.instruction.inputs[name]
         if slot not in self._names:
             value = self.plan.graph.values[slot]

@@ -172,8 +172,7 @@ class Tape:
         self._contributions: dict[TapeUnit, list[Contribution]] = {}
 
     def another(self, micro_batch: int) -> "Tape":
-        """A tape with these settings for one micro-batch, which runs between forward and backward of others; operations
-        count together."""
+        """A tape with these settings for one micro-batch between others; their operations count together."""
         return replace(self, shelf=in_memory, first_micro_batch=micro_batch)
 
     def forward(self, unit: TapeUnit, weights: Array, activations: Sequence[Array]) -> list[Array]:

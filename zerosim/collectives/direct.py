@@ -15,6 +15,10 @@ Laws, for n bytes in all chunks together and N = size:
 In step t of reduce_scatter rank r exchanges with rank t − r. So contributions arrive in rank order and none has to be
 kept. An order that starts at r would take half as many steps.
 
+>>> from zerosim.proofs.proof import summed
+>>> summed(reduce_scatter, ranks=4)[:2]
+[(((g0 + g1) + g2) + g3), (((g0 + g1) + g2) + g3)]
+
 Source: pairwise exchange in Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH" (2005), there without the order.
 """

@@ -11,6 +11,10 @@ Laws, for n bytes in all chunks together and N = size, a power of two:
     addition       far tree: with T(r, N) = g[r] and T(r, d) = T(r ^ d, 2d) + T(r, 2d),
                    chunk c is T(c, 1); of four ranks, chunk 0 is (g[3] + g[1]) + (g[2] + g[0])
 
+>>> from zerosim.proofs.proof import summed
+>>> summed(reduce_scatter, ranks=4)[:2]
+[((g3 + g1) + (g2 + g0)), ((g2 + g0) + (g3 + g1))]
+
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH" (2005), on reduce-scatter.
 """

@@ -106,7 +106,7 @@ class OnNarrowWires:
         """The bytes read and written to encode a chunk: its numbers twice, once for scales and once for codes."""
         return 2 * int(chunk.nbytes) + self.wire.encoded_bytes(len(chunk))
 
-    def take_room(self, chunk: Payload) -> None:
+    def take_buffers(self, chunk: Payload) -> None:
         """Allocate and free the buffers of one exchange of a chunk, for the ledger of a run that exchanges none."""
         sizes = [self.wire.encoded_bytes(len(chunk))] * 2
         coded = [self.allocate(size, np.uint8, kind="buffers", owner="codes") for size in sizes]

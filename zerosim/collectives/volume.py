@@ -112,8 +112,7 @@ def folded_whole(rank: int, size: int, root: int) -> Messages:
 
 
 def folded_halves(rank: int, size: int, root: int) -> Messages:
-    """Half of the vector to every partner, later the rank's own part, and the whole to the neighbour with which it
-    folds."""
+    """Half of the vector to every partner, later the rank's own part, and the whole to a folding neighbour."""
     swapped: Messages = []
     for _, theirs, ours in meetings(rank, size, range(size)):
         swapped += [theirs, ours]

@@ -60,13 +60,13 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if len(holding) == len(parts) else 1
 
 
-def parts_of(asked: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The operations of a file with their examples, and its other parts; of FILE.py:NAME the named one."""
-    file, _, only = asked.rpartition(":") if is_python(asked) else (asked, "", "")
+def parts_of(address: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The operations of a file with their examples, and its other parts; for FILE.py:NAME only the named one."""
+    file, _, only = address.rpartition(":") if is_python(address) else (address, "", "")
     names = vars(load_file(file))
     if only:
         names = {name: names[name] for name in ("__name__", "EXAMPLES") if name in names} | {
-            only: Loader().load(asked).part}
+            only: Loader().load(address).part}
     examples = names.get("EXAMPLES", {})
     operations = {name: (part, examples.get(name)) for name, part in names.items()
                   if isinstance(part, Operation) and part.forward.__module__ == names["__name__"]}

@@ -26,11 +26,11 @@ COMMANDS = {
     "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
     "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
     "checkpoint": ("zerosim.commands.checkpoint", "show the checkpoints of a run, each checked against its digest"),
-    "show": ("zerosim.commands.show", "draw the messages of a collective round by round, or list all algorithms"),
+    "show": ("zerosim.commands.show", "draw the rounds of a collective, a step of stages or the passes of a pipeline"),
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
     "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
                                         "collectives"),
-    "lessons": ("zerosim.commands.lessons", "open, list or copy the lessons that come with the package"),
+    "lessons": ("zerosim.commands.lessons", "list or copy the lessons that come with the package"),
     "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
@@ -109,7 +109,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     top.add_argument("--version", action="version", version=f"zerosim {importlib.metadata.version('zerosim')}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, (module, purpose) in COMMANDS.items():
-        command = commands.add_parser(name, help=purpose, description=purpose.capitalize() + ".")
+        command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
         if name in given[:1]:
             importlib.import_module(module).add_arguments(command)
     try:

@@ -143,8 +143,7 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
-    """Whether every rank has the scenario, the Python files, the data and the checkpoints of rank 0, by their digest;
-    rank 0 prints an error if not."""
+    """Whether every rank has rank 0's scenario, Python files, data and checkpoints, by digest; rank 0 says if not."""
     code = {where: part.sha256 for where, part in parts_in(prepared.scenario)}
     own = hashlib.sha256(json.dumps([resolved(prepared.scenario), code, *prepared.inputs]).encode()).hexdigest()
     others = [rank for rank, digest in enumerate(gather_objects(comm, own) or []) if digest != own]

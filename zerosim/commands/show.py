@@ -1,4 +1,4 @@
-"""`zerosim show`: a collective or a step of a stage, drawn from a recorded run, or the table of algorithms."""
+"""`zerosim show`: a collective, a step of stages or a pipeline, drawn from a recorded run; the table of algorithms."""
 
 import argparse
 from typing import Any
@@ -15,12 +15,12 @@ from zerosim.show.recorded import MOST_SHOWN_RANKS, shown
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim show`."""
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument(
+    subject = parser.add_mutually_exclusive_group(required=True)
+    subject.add_argument(
         "subject", nargs="?",
         help="an algorithm (--list names all), a collective on the tape such as all_to_all, a stage such as zero3, "
              "several stages such as ddp,zero3, a pipeline's schedule such as 1f1b, or my_file.py:my_all_reduce")
-    asked.add_argument(
+    subject.add_argument(
         "--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks (default 8)")
     parser.add_argument(
         "--ranks", type=whole_number(1, MOST_SHOWN_RANKS), metavar="N", help="number of ranks; default 4")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Draw a collective, a stage or the table; 1 if the collective's result is wrong, else 0."""
+    """Draw a collective, stages, pipelines or the table; 1 if what is drawn is wrong, else 0."""
     if arguments.list:
         others = ("root", "ranks_per_host", "shard_ranks", "secondary_ranks", "collective", "round", "html", "svg")
         if any(getattr(arguments, name) is not None for name in others):

@@ -1,1 +1,1 @@
-"""Orders of addition, fixed point, precisions, digests."""
+"""The protocol of communicators, cutting, orders of addition, precisions, wire formats, symbols, shapes."""

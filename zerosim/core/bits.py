@@ -45,5 +45,9 @@ def little_endian(array: Array) -> memoryview:
 
 
 def digest(array: Array) -> Digest:
-    """SHA-256 of the array's bytes."""
+    """SHA-256 of the array's bytes, little-endian in C order.
+
+    >>> digest(np.zeros(1)) == digest(-np.zeros(1)), digest(np.ones(1, ">i4")) == digest(np.ones(1, "<i4"))
+    (False, True)
+    """
     return hashlib.sha256(little_endian(array)).digest()

@@ -120,7 +120,12 @@ class Communicator(Protocol):
 
 
 def right(comm: Communicator) -> int:
-    """The next rank of the ring."""
+    """The next rank of the ring.
+
+    >>> from zerosim.worlds.local import spawn
+    >>> spawn(right, ranks=3), spawn(left, ranks=3)
+    ([1, 2, 0], [2, 0, 1])
+    """
     return (comm.rank + 1) % comm.size
 
 

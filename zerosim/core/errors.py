@@ -91,7 +91,8 @@ def error_line(error: BaseException, function: Callable[..., Any]) -> str:
 
 
 def exit_code(error: BaseException) -> int:
-    """
+    """What the command line returns for an error: its own code, 3 for an unknown one, 128 + the signal's number.
+
     >>> exit_code(ZeroDivisionError()), exit_code(KeyboardInterrupt())
     (3, 130)
     """
@@ -123,8 +124,7 @@ def last_words(error: BaseException) -> str:
 
 
 def say(error: BaseException, rank: int) -> None:
-    """Print the message of one of several ranks about `error`, after all its earlier output; ignores a closed stream.
-    """
+    """Print the message of one of several ranks about `error`, after its earlier output; ignores a closed stream."""
     words = last_words(error)
     separator = "" if words.startswith("\n") else " "
     whose = "" if words.startswith(f"rank {rank} ") else f" rank {rank}:"

@@ -217,7 +217,11 @@ def broadcast(*inputs: Any) -> Shape | None:
 
 
 def multiplied(left: Any, right: Any) -> Shape | None:
-    """The shape of a matrix product; None if shapes are incompatible."""
+    """The shape of a matrix product; None if shapes are incompatible.
+
+    >>> multiplied(np.empty((5, 2, 3)), np.empty((3, 4)))
+    (5, 2, 4)
+    """
     if left.shape[-1] != right.shape[-2]:
         return None
     return (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])

@@ -150,7 +150,7 @@ class Order:
     within: Callable[[Sequence[Any]], Any] | None
     across: AddingOrder | None
     on_hosts: Callable[[int], AddingOrder] | None = None
-    """Makes `across` from the number of ranks on a host, if it depends on that."""
+    """Makes `across` from the number of ranks on a host; None where it does not depend on hosts."""
 
     def with_hosts(self, ranks_per_host: int) -> "Order":
         """The order for hosts of `ranks_per_host` ranks."""

@@ -144,8 +144,7 @@ class Mesh:
 
     @property
     def replicas(self) -> int:
-        """The number of ranks that own the same chunks; also the number of groups, and of the chunks that each rank
-        owns."""
+        """The number of ranks that own the same chunks, which is that of groups and of the chunks of a rank."""
         return self.size // self.group
 
     @property
@@ -369,7 +368,11 @@ class Layout:
 
 
 def full(count: int, size: int) -> Layout:
-    """The layout of a buffer for a whole unit of `count` elements, cut into `size` chunks."""
+    """The layout of a buffer for a whole unit of `count` elements, cut into `size` chunks.
+
+    >>> full(10, 4).length, full(10, 4).stop
+    (12, 10)
+    """
     return Layout(count, size, 0, size)
 
 

@@ -158,7 +158,11 @@ def _commuted(symbol: Symbol) -> tuple[tuple[int, int], Symbol]:
 
 
 def symbols(rank: int, count: int, of: Callable[[int, int], Term | Blank] = Term) -> npt.NDArray[Any]:
-    """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled."""
+    """An object array of `count` elements, each the contribution of `rank` to that element, or unfilled.
+
+    >>> symbols(1, 2) + symbols(2, 2)
+    array([(g1 + g2), (g1 + g2)], dtype=object)
+    """
     return np.fromiter(_shared(of, rank, count), object)
 
 

@@ -118,10 +118,10 @@ class Family:
     norms: tuple[str, str, str]
     """The norms before attention, before the perceptron, and before the outputs."""
     attention: Callable[[Weights, Variable, TransformerShape], Variable]
-    """Of a norm, up to the projection."""
+    """The attention of a normed input, up to the projection."""
     perceptron: Callable[[Weights, Variable, TransformerShape], Variable]
     parameters: Callable[[TransformerShape], Iterable[Parameter]]
-    """Of a block."""
+    """The parameters of a block."""
 
 
 def embedded(w: Weights, tokens: Variable, s: TransformerShape) -> Variable:

@@ -110,8 +110,7 @@ class Segment:
         return plan
 
     def graph(self, shape: Shape) -> Graph:
-        """The graph for an input of this shape, the same object for equal shapes; a parameter has its number in the
-        unit."""
+        """The graph for an input of this shape, the same object for equal shapes; parameters count within the unit."""
         if shape not in self.known:
             graph = Graph(shape)
             for number, (compute, parameters) in enumerate(self.computation):

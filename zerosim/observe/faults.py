@@ -1,6 +1,6 @@
 """Injected faults: a rank dies, freezes or is slow, and its messages are lost, doubled or changed.
 
-- A fault of a rank strikes when its communicator is about to send, before traffic and trace are told. A rank that
+- A fault of a rank strikes when its communicator is about to send, before traffic and trace are notified. A rank that
   sleeps is therefore not shown as waiting.
 - A fault of a message strikes in a wrapper beneath all observers. A dropped, doubled or flipped message has been
   counted and sealed above, as on a real wire.
@@ -34,7 +34,7 @@ class Faults:
     """The faults of one rank in one row.
 
     `kill` and `stop` end and freeze this rank in its world. Faults of the rank strike as the communicators that it
-    observes are about to send, before later instruments in the list are told; faults of messages strike in the
+    observes are about to send, before later instruments in the list are notified; faults of messages strike in the
     communicators that `around` returns.
     """
 

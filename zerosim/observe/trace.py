@@ -98,7 +98,7 @@ class StepTimes:
     hidden_ns: int
     """time in collectives; the part that overlaps computation"""
     moving_ns: int
-    """time of copies to the host and back beside the step"""
+    """time of copies to the host and back that overlap the step"""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class RankStep:
 
     @property
     def times(self) -> StepTimes:
-        """Exposed communication is what the step's own thread waits for or does; other channels are beside it."""
-        own, beside = range(1, 2), range(2, sys.maxsize)
+        """The times of the step: exposed is what its own thread waits for or communicates, and no other channel."""
+        own, second = range(1, 2), range(2, sys.maxsize)
         computing, collectives, copies = self._spans(COMPUTATION), self._spans(COLLECTIVES), self._spans(OFFLOAD, own)
         waiting = [*self._spans(WAITING), *self._spans(COLLECTIVES, own)]
         return StepTimes(
@@ -127,7 +127,7 @@ class RankStep:
             waiting_for_memory_ns=covered_ns(copies), communication_ns=covered_ns(collectives),
             idle_ns=self.ns - covered_ns([*computing, *waiting, *copies]),
             hidden_ns=covered_ns(collectives) + covered_ns(computing) - covered_ns([*collectives, *computing]),
-            moving_ns=covered_ns(self._spans(OFFLOAD, beside)))
+            moving_ns=covered_ns(self._spans(OFFLOAD, second)))
 
     def _spans(self, lane: Lane, channels: range = range(sys.maxsize)) -> list[Span]:
         return [span for span in self.spans if span.lane == lane and span.channel in channels]
@@ -173,7 +173,7 @@ def together(clocks: list[ClockOffset], steps: Sequence[RankStep]) -> Trace:
 
 
 def covered_ns(spans: Sequence[Span]) -> int:
-    """The time in which at least one of the spans goes on."""
+    """The time in which at least one of the spans is under way."""
     covered, until_ns = 0, min((span.begin_ns for span in spans), default=0)
     for begin_ns, end_ns in sorted((span.begin_ns, span.end_ns) for span in spans):
         covered += max(end_ns - max(begin_ns, until_ns), 0)

@@ -121,7 +121,7 @@ class Tuning:
             self.states_in_8_bits)
 
     def adapters(self, shape: tuple[int, ...]) -> int:
-        """The parameters of an adapter beside a weight of this shape: of matrices, and of none else.
+        """The parameters of the adapter of a weight of this shape; 0 unless it is a matrix.
 
         >>> Tuning(8).adapters((16, 32)), Tuning(8).adapters((16,)), Tuning().adapters((16, 32))
         (384, 0, 0)

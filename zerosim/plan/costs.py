@@ -135,8 +135,8 @@ class Costs:
         if self.cluster.fp8 == "fp8_rowwise":
             by_rows, by_columns = self.itemsize + 1, 2 * self.itemsize + 1
             return operands * by_rows if way == "forward" else operands * by_columns + gradient * (by_rows + by_columns)
-        each = self.itemsize + 2 * 33 / 32 if self.cluster.fp8 == "mxfp8" else 2 * self.itemsize + 2
-        return round((operands if way == "forward" else gradient) * each)
+        cast = self.itemsize + 2 * 33 / 32 if self.cluster.fp8 == "mxfp8" else 2 * self.itemsize + 2
+        return round((operands if way == "forward" else gradient) * cast)
 
     def loss_ns(self, outputs: Shape) -> int:
         """The time of a loss and its gradient: widen the outputs, take logarithms, write and round a gradient.

@@ -81,8 +81,7 @@ HUB = re.compile(r"[\w.-]+/[\w.-]+(?<!\.json)")
 
 
 def settings_in(table: Mapping[str, Any], path: str, flag: str) -> ForeignKeys:
-    """The settings in a file of the project that `table` describes. Raises `UsageError` for a file without an object.
-    """
+    """The settings in a file of the project that `table` describes; `UsageError` for a file without an object."""
     try:
         text = content(path)
         document = of_yaml(text.decode()) if path.endswith((".yaml", ".yml")) else json.loads(text)
@@ -177,10 +176,10 @@ def hugging_face(path: str) -> ForeignKeys:
              "model.key_value_heads": keys.get("model.key_value_heads", 0), "model.inner": keys.get("model.inner", 0)}
     keys.setdefault("model.tied_embeddings", False)
     if "model.experts" in keys:
-        beside_experts(read, family)
+        shared_and_dense(read, family)
     if "head_dim" not in family.get("has_no", []):
         heads_of(read)
-    count_beside(read, family)
+    count_unused(read, family)
     if not settings.get("use_sliding_window", True):
         settings.pop("sliding_window", None)
     for name, usual in table["unplanned"].items():
@@ -213,9 +212,8 @@ def refuse_misread(read: ForeignKeys, kind: str, family: Mapping[str, Any], give
                              f"{kind!r}; it must be {usual}. Write other models in Python (docs/extend.md)")
 
 
-def beside_experts(read: ForeignKeys, family: Mapping[str, Any]) -> None:
-    """Read the perceptrons beside a mixture's experts, and those of its blocks without experts, as if they came first.
-    """
+def shared_and_dense(read: ForeignKeys, family: Mapping[str, Any]) -> None:
+    """Read a mixture's shared experts, and its blocks without experts as if they came first."""
     keys, settings = read.keys, read.settings
     keys |= {"model.kind": "mixture", "model.capacity_factor": 1.0}
     if settings.get("n_shared_experts"):
@@ -248,10 +246,10 @@ def heads_of(read: ForeignKeys) -> None:
         del keys["model.head_size"]
 
 
-def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
+def count_unused(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     """Count the parameters of a block that have no product: norms of queries and keys, biases, further norms."""
     table, keys = TABLES["hugging_face"], read.keys
-    names = [*family.get("beside", []), *(
+    names = [*family.get("unused", []), *(
         name for setting, some in family.get("if", {}).items() if read.settings.get(setting) for name in some)]
     width, heads, experts = keys["model.width"], keys["model.heads"], keys.get("model.experts", 0)
     head = keys.get("model.head_size") or width // heads
@@ -259,10 +257,10 @@ def count_beside(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     sizes = {"width": width, "heads": heads, "head": head, "queries": heads * head, "inner": inner, "experts": experts,
              "keys": (keys["model.key_value_heads"] or heads) * head, "inner of experts": experts * inner,
              "width of experts": experts * width}
-    beside = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
-              for part in ("beside", "beside_experts")]
-    if any(beside):
-        keys["model.unused_parameters"] = beside[:1] if not beside[1] else beside
+    unused = [sum(times * sizes[size] for name in names for size, times in table[part].get(name, {}).items())
+              for part in ("unused", "unused_experts")]
+    if any(unused):
+        keys["model.unused_parameters"] = unused[:1] if not unused[1] else unused
 
 
 DEEPSPEED_BUCKET, DEEPSPEED_LIVE = 500_000_000, 1_000_000_000
@@ -271,8 +269,7 @@ runtime/zero/config.py."""
 
 
 def deepspeed(path: str, ranks: int) -> ForeignKeys:
-    """The [train] and [parallel] of a DeepSpeed configuration, on `ranks` ranks with micro-batches of their own. Raises
-    `UsageError` for wrong values."""
+    """The [train] and [parallel] of a DeepSpeed configuration on `ranks` data ranks; `UsageError` for wrong values."""
     table = TABLES["deepspeed"]
     read = read_by(table, path, "--ds-config")
     settings, keys = read.settings, read.keys

@@ -48,8 +48,8 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
     """The figures of an operation from forward and backward on shapes; raises the errors of both.
 
     >>> from zerosim.autograd.operations.linear import linear
-    >>> found = figures(linear, ((4, 16), (8, 16)))
-    >>> found.keeps, found.kept_bytes, found.forward_products, found.backward_products
+    >>> of_linear = figures(linear, ((4, 16), (8, 16)))
+    >>> of_linear.keeps, of_linear.kept_bytes, of_linear.forward_products, of_linear.backward_products
     (('x',), 256, 1024, 2048)
     """
     settings: dict[str, Any] = next((value for value in example if isinstance(value, dict)), {})
@@ -78,8 +78,7 @@ def figures(operation: Operation, example: OperationExample) -> OperationFigures
 
 
 def step_of(operation: Operation, shapes: Mapping[str, Shape], settings: Mapping[str, Any]) -> Step:
-    """The step of a graph of this operation: the first input is the graph's, others are parameters or stand for values.
-    """
+    """The step of a graph of this operation: its first input is the graph's, others are parameters or values."""
     first, *others = shapes
     graph = Graph(shapes[first])
     values = [graph.input]

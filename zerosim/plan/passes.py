@@ -66,7 +66,7 @@ class PassRecorder:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """All that a pass counts."""
+        """The counts of the clock and of the operations so far."""
         return {**self.clock.counts, "operations": self.operations}
 
     @contextmanager

@@ -52,7 +52,7 @@ class Performer:
 
 @dataclass(frozen=True, eq=False)
 class FusedKernels:
-    """What runs operations as fused kernels of a software, in the precision `dtype`.
+    """A performer that runs operations as fused kernels of a software, in the precision `dtype`.
 
     They keep y, and of what forward saves one number per row; the rest stays in registers. An operation of which the
     software `keeps` numbers per output keeps these too, in 16 bits. A loss keeps all. Outputs that it `fuses` are not

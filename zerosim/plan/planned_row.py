@@ -104,7 +104,7 @@ def kind_of(scenario: Scenario) -> str:
 
 
 class Run(NamedTuple):
-    """The training of a number of tokens, or samples; the price is that of a device and hour, and as the user's."""
+    """The training of a number of tokens, or samples; `price` is that of a device for an hour, in any currency."""
 
     tokens: float
     price: float = 0.0
@@ -114,16 +114,15 @@ class Run(NamedTuple):
 
         The power is the most that a device takes, so that the energy is at most that.
         """
-        each = self.tokens / (row.tokens_per_second or inf) / 3600
-        figures = {"seconds": each * 3600 / row.config.all_ranks, "device_hours": each}
-        figures |= {"kilowatt_hours": each * row.cluster.device.watts / 1000} if row.cluster.device.watts else {}
-        return figures | ({"cost": each * self.price} if self.price else {})
+        hours = self.tokens / (row.tokens_per_second or inf) / 3600
+        figures = {"seconds": hours * 3600 / row.config.all_ranks, "device_hours": hours}
+        figures |= {"kilowatt_hours": hours * row.cluster.device.watts / 1000} if row.cluster.device.watts else {}
+        return figures | ({"cost": hours * self.price} if self.price else {})
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRow:
-    """One row on one number of ranks, rehearsed for the first of its figures; `swept` lists the keys that a sweep set.
-    """
+    """One row on one number of ranks, rehearsed for its first figure; `swept` lists the keys that a sweep set."""
 
     config: Config
     cluster: Cluster
@@ -220,7 +219,7 @@ class PlannedRow:
 
     @property
     def data_unit(self) -> str:
-        """What a step counts its data in: tokens, in an mlp samples."""
+        """The unit in which a step's data are counted: tokens, or samples for an mlp."""
         return "tokens" if self.config.model.task.tokens else "samples"
 
     @property

@@ -49,7 +49,7 @@ class Plan:
 
     @cached_property
     def advice(self) -> str:
-        """If no row fits, a layout that does, or what was tried; it is searched for when it is asked for."""
+        """If no row fits, a layout that does, or what was tried; the search runs on first access."""
         return advised(self.rows) if self.best is None else ""
 
     @property

@@ -110,7 +110,7 @@ def scenario_of(path: Source, overrides: Mapping[str, Any], *names: str, python:
 def scenarios_of(
     path: Source, overrides: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], *, python: bool, some: bool = False,
 ) -> tuple[list[tuple[tuple[str, ...], Scenario]], list[str]]:
-    """The scenario with each combination of the values in `sweep`, which are beside it; none without a sweep.
+    """The scenario with each combination of the values in `sweep`, and their names; none without a sweep.
 
     Errors are those of the sweep. With `some`, combinations that are refused are left out, unless all are, and the
     second list has a sentence about them.

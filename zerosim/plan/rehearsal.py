@@ -259,7 +259,7 @@ class Clocked(Observed):
         def call(owner: str, comm: Communicator, *arguments: Any) -> None:
             price = self.sharing.price(self.costs, function, owner, comm, arguments)
             if isinstance(function, OnNarrowWires) and comm.size > 1:
-                function.take_room(arguments[0][0])
+                function.take_buffers(arguments[0][0])
             self.clock.communicate(name, price.ns, owner, price.sent_bytes)
             self.clock.send(price.sent_bytes, price.messages)
             if copied_ns := self.costs.copied_ns(price.sent_bytes):

@@ -40,13 +40,13 @@ from zerosim.training.config import Config
 from zerosim.verdict.resting import unit_bytes
 
 USUAL_MOST = 10
-"""The layouts that a search finds if it is not told how many."""
+"""The number of layouts that a search returns by default."""
 WITHOUT_PIECES = "; sequences stay in one piece: set model.queue_tokens to search context ranks, sequence_parallel"
 """Added to the words of a search of experts whose queues serve whole sequences."""
 LEAST_PIECE = 8192
-"""The least tokens of a sequence for each context rank, in the space of a search that is told no other."""
+"""The least tokens of a sequence for each context rank, in the default space of a search."""
 MOST_STAGES, MOST_CHUNKS, LARGEST = 16, 4, 8
-"""The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, there."""
+"""The most ranks of a pipeline, the most model chunks of each, and the largest micro-batch, in that space."""
 Identity = tuple[tuple[object, ...], ClusterKeys, Data]
 """A layout without its names."""
 
@@ -175,8 +175,8 @@ def least_bytes_and_seconds(row: PlannedRow, known: dict[Any, LayersAlone]) -> t
     pieces 0 … r − 1 forward; after, one passes them backward, in a schedule that does not split it. So the step takes
     at least m Σ t(r + k p) + t(0) + … + t(r − 1), where t(i) is the time of a micro-batch in piece i, both ways.
 
-    A rank has what it keeps between steps, but for gradients, beside the activations of a micro-batch, and from the
-    second micro-batch on the gradients of earlier ones: shards, or all of them if they are reduced once a step. Rank r
+    A rank has what it keeps between steps except gradients, the activations of a micro-batch and, from the second
+    micro-batch on, the gradients of earlier ones: shards, or all of them if they are reduced once a step. Rank r
     of a pipeline has the activations of the micro-batches that its schedule begins before it ends others. The fullest
     rank has at least the mean. If states alone do not fit, there are their bytes, and 0 seconds.
 
@@ -270,7 +270,7 @@ ALONE: Mapping[str, Any] = {"shard_ranks": 0, "secondary_ranks": 0, "pipeline_ra
 
 
 def alone(config: Config) -> Config:
-    """The layout on one data rank without a pipeline, with one micro-batch; of stages one that computes the same."""
+    """The layout on one data rank without a pipeline, with one micro-batch, and a stage that computes the same."""
     stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
     return dataclasses.replace(
         by_keys(config, stage, **ALONE), ranks=1, train=dataclasses.replace(config.train, micro_batches=1),
@@ -415,7 +415,7 @@ def advised(rows: Sequence[PlannedRow]) -> str:
 
 
 def in_keys(row: PlannedRow, scenario: Scenario) -> str:
-    """A row that fits, and the keys by which it differs from the scenario that was asked for."""
+    """A row that fits, and the keys by which it differs from the given scenario."""
     new, changes = row.alone, list[str]()
     for section in ("world", "train", "parallel", "cluster"):
         one, other = getattr(new, section), getattr(scenario, section)

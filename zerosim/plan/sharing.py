@@ -9,7 +9,7 @@ Megatron-LM's data-parallel groups and FSDP's mesh have them all, experts in gro
 by the sharers of its weights, a collective runs once for each number of sharers, over as many times more ranks, and the
 sums of gradients on the tape over these ranks are part of the reduction. Runs of zerosim keep copies instead.
 
-    tuned      of each unit and kind, the bytes with adapters, frozen weights in few bits, and states in 8 bits, over
+    tuned      for each unit and kind, the bytes with adapters, frozen weights in few bits, and states in 8 bits, over
                those of a unit that is trained whole
 """
 

@@ -1,7 +1,7 @@
 """Why a collective is wrong: the first message in which its run differs from the algorithm that it resembles.
 
     likeness   the share of messages that two runs have in common, by round, ranks and length
-    path       the messages that carry a contribution; told where a run resembles no algorithm of the table
+    path       the messages that carry a contribution; named where a run resembles no algorithm of the table
 
 A run that ends early is compared up to there. Proofs, grades, drawings and laws use these words.
 """
@@ -140,11 +140,12 @@ def changed_between_calls(case: Case) -> str | None:
 
 
 def with_itself(case: Case) -> str | None:
-    """The first rank that waits for itself, or that sends to itself and does not receive it."""
-    waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited.line)}"
-             for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank)
-    sends = (f"rank {message.source} sends to itself{in_line(message)}"
-             for message in case.recording.unreceived if message.source == message.to)
+    """The first rank that waits for itself, or that sends to itself and does not receive it; not where it does both."""
+    sent = {message.source: message for message in case.recording.unreceived if message.source == message.to}
+    awaited = {rank: awaited for rank, awaited in sorted(case.recording.awaited.items()) if awaited.source == rank}
+    waits = (f"rank {rank} waits for a message from itself{in_line(None, awaited[rank].line)}"
+             for rank in awaited if rank not in sent)
+    sends = (f"rank {rank} sends to itself{in_line(sent[rank])}" for rank in sent if rank not in awaited)
     return next(chain(waits, sends), None)
 
 
@@ -170,8 +171,7 @@ def waiting(case: Case) -> str | None:
 
 
 def in_another_place(case: Case) -> str | None:
-    """The complete chunk, or element, that is returned in the place of another; None if the first wrong one is not
-    complete."""
+    """The complete chunk, or element, returned in the place of another; None if the first wrong one is incomplete."""
     if case.subject.manner != "array" or not case.wrong:
         return None
     rank, due = case.wrong[0]

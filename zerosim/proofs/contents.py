@@ -175,7 +175,7 @@ def complete(content: Any, element: int, micro_batches: int) -> bool:
 
 
 OTHER = Blank(-1) + Blank(-1)
-"""What is no sum of contributions."""
+"""The content that stands for anything but a sum of contributions."""
 
 
 class Tolerant(np.ndarray[Any, Any]):
@@ -230,7 +230,7 @@ class Memory:
                 yield array, kind, owner, row + starts[array.size]
 
     def held(self) -> Held:
-        """What the rank holds now; of several arrays with a cell, a wrong content, or else the latest."""
+        """What the rank holds now; where several arrays have a cell, a wrong content or else the latest."""
         contents, held_bytes = defaultdict[int, list[Any]](list), Counter[Kind]()
         for array, kind, owner, first in self.alive():
             held_bytes[kind] += array.size * self.element_bytes[self.firsts[owner]]

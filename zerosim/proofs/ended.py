@@ -37,7 +37,7 @@ def meant_attribute(error: BaseException) -> str:
 
 MPI_NAMES = {"get_rank": "rank", "get_size": "size", "sendrecv": "exchange", "isend": "send", "irecv": "recv",
              "all_reduce": "reduce_scatter", "allreduce": "reduce_scatter", "allgather": "gather"}
-"""What a rank has here for what MPI and PyTorch call otherwise."""
+"""Names of MPI and PyTorch, and the attributes of a communicator that stand for them here."""
 
 
 def in_file(error: BaseException, file: str) -> bool:

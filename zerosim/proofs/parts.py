@@ -6,7 +6,7 @@
     model        layers that fit together, and gradients that agree with finite differences
     samples      a function that returns the same arrays twice
 
-Each part is also trained with by all stages and by one process. An exercise of the course is a part with its
+Each part is also trained with by all stages and by one process. An exercise is a part with its
 declarations and without a body.
 """
 

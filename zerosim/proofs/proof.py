@@ -206,7 +206,7 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
         recording = run(subject, size, count, root, sends)
     case = Case(subject, recording, count, root, sends)
     proof.case = proof.case or case
-    setting = [f"{count} elements"] if count != size else []
+    setting = [f"{count} element{'s' * (count != 1)}"] if count != size else []
     setting += [f"root {root}"] if root else []
     setting += [WAITING] if sends == "rendezvous" else []
     for fault in faults(case) if sends == "buffered" or isinstance(recording.failure, Deadlock) else ():

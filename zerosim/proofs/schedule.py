@@ -84,8 +84,7 @@ class Schedule:
 
     @property
     def about(self) -> str:
-        """The numbers of rounds and messages, and the algorithm's title or the collective that a function implements.
-        """
+        """The numbers of rounds and messages, and the title of the algorithm or the collective of a function."""
         cost = f"{plural(self.rounds, 'round')}, {plural(len(self.messages), 'message')}"
         return f"{cost}; {self.subject.algorithm.title if self.subject.algorithm else self.subject.collective}"
 

@@ -1,8 +1,8 @@
 """Why a stage is wrong: its first call that differs from the shipped stage with the same sharding, on the same batches.
 
 The n-th call of a verb for a unit in a step is compared with the n-th of the shipped stage: it is missing, or one too
-many, or gets something else. If none is, the order of the calls is compared, and at last what each call finds in
-memory. Values are named by the calls that give or get them.
+many, or gets something else. If none is, the order of the calls is compared, and then what is in memory when each
+call begins. Values are named by the calls that give or get them.
 """
 
 import weakref
@@ -136,7 +136,7 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
 
 
 def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
-    """A copy of arrays; of a full buffer of `unit`, if it is given, this rank's own chunk."""
+    """A copy of arrays; if `unit` is given, a full buffer becomes this rank's own chunk."""
     if isinstance(value, np.ndarray):
         full = unit is not None and value.size == replica.state.layouts.full(unit).length
         return replica.own(value).copy().view(OwnChunk) if full else value.copy()

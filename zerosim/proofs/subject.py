@@ -152,7 +152,7 @@ def named_subject(
             raise UsageError(f"{name} is an algorithm of {row.collective}, not of {collective}; remove --as")
         return Subject(name, row.collective, row.function, "in place", row)
     if not is_python(name):
-        among = f" nor a stage ({', '.join(stages)})" if stages else ""
+        among = f" nor a stage or a pipeline's schedule ({', '.join(stages)})" if stages else ""
         raise UsageError(f"{name!r} is neither in the table of algorithms (zerosim show --list){among} nor "
                          f"FILE.py:FUNCTION{meant(name, [*ALGORITHMS, *stages])}")
     return subject((loader or Loader()).load(name, folder).part, collective)

@@ -37,7 +37,7 @@ NUMBERS_OF_RANKS = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_r
 
 OF_MATRICES = {"precision": ("fp32", "fp64"), "publish": ("weights",), "offload_optimizer": ("none",),
                "tensor_ranks": (1,), "expert_ranks": (1,)}
-"""What goes with an optimizer of whole matrices: weights without a master copy, and no pieces of a matrix."""
+"""Keys that an optimizer of whole matrices needs: weights without a master copy, and no pieces of a matrix."""
 
 
 class Keys(SimpleNamespace):

@@ -1,6 +1,6 @@
 """A table of a scenario -> a section, or an error with file, line and key.
 
-msgspec checks the values by the annotations of a section's fields. Here its errors are told in the words of these
+msgspec checks the values by the annotations of a section's fields. Its errors are reported in the words of these
 annotations, at the line of the key. A key that names a user's part is resolved first: the part travels in the section
 as a `Named`, and its own keys, which its signature declares, in `section.own`.
 """
@@ -165,8 +165,7 @@ def keys_in(kind: Type) -> dict[str, Type]:
 
 
 def read(section: type[Section], table: object, path: KeyPath, origin: Origin) -> Section:
-    """The section in a table; the whole scenario gets `origin`. Raises `ScenarioError` at the first wrong key or value.
-    """
+    """The section in a table; the whole scenario gets `origin`. Raises `ScenarioError` at the first wrong key."""
     value = prepared(kind_of(section), table, path, origin)
     instance: Section = converted(section, value if path else {**value, "origin": origin}, path, origin)
     return instance

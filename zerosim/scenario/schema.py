@@ -44,7 +44,7 @@ class Row:
     layers: tuple[tuple[int, ...], ...]
     """The layers of each unit."""
     check: Check
-    """Its checks; of a key with a number for each row, its own alone."""
+    """Its checks; a key with a number for each row has this row's alone."""
 
 
 @dataclass(frozen=True)

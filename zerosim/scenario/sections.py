@@ -353,7 +353,7 @@ class Check:
         return bool(self.fragmentation or self.beyond_peak or self.beyond_peak_laid_out)
 
     def of_row(self, number: int) -> "Check":
-        """The checks of row `number`: of a key with a number for each row its own alone.
+        """The checks of row `number`; a key with a number for each row has this row's alone.
 
         >>> Check(volumes=(2, 3)).of_row(1).volumes
         (3,)

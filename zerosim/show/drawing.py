@@ -1,7 +1,7 @@
 """A film as a picture, without a browser; a schedule in the terminal, as a picture and as a page."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -13,19 +13,52 @@ from rich.text import Text
 from zerosim.core.errors import UsageError
 from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
-from zerosim.show.film import COLOURS, SENT, Cell, Panel, film_page, longest, of_schedule
+from zerosim.show.film import COLOURS, FILLS, Cell, Panel, film, longest, numbers, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.page import Head
-from zerosim.show.pictures import KINDS
+from zerosim.show.page import Head, html
 from zerosim.show.shown import Page, Picture, Shown
 
 MOST_CELLS = 8_000
 """The most cells in a picture; a page has as many as there are."""
 RED = "#c8102e"
+KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
 LEGEND = ("2+3+0: ranks in order of addition; 1…3: 1+2+3; 2[1]: chunk 1 of rank 2",
           "⊕ adds what arrives; ✓ complete; (1): not yet in its final place")
 HEIGHT, CHARACTER = 20, 8
 """Pixels: the height of a cell, and the width of a character in it."""
+
+
+@dataclass(frozen=True)
+class Film:
+    """A recorded run, or several beside each other, under a title, and what their cells mean."""
+
+    head: Head
+    panels: Sequence[Panel]
+    legend: Sequence[str]
+    only: int | None = None
+    """The only frame of the picture, at which the page opens."""
+
+
+@dataclass(frozen=True, repr=False)
+class Filmed(Shown):
+    """A recorded run that displays itself: its page steps through it, and its picture has all frames."""
+
+    make_film: Callable[[], Film] = field(kw_only=True)
+
+    def picture(self) -> Picture:
+        """`UsageError` of several runs beside each other, and of too many cells."""
+        drawn = self.make_film()
+        if len(drawn.panels) > 1:
+            return super().picture()
+        lines = [drawn.head.caption, *drawn.legend, *drawn.head.verdict]
+        return Picture(strip(drawn.panels[0], lines, drawn.only), drawn.head.title)
+
+    def page(self) -> Page:
+        drawn = self.make_film()
+        small = ["3/4: so many, in small cells"] * bool(drawn.panels[0].whole)
+        block = {"film": film(drawn.panels, drawn.only or 0), "about": f"{drawn.head.title}, step by step",
+                 "legend": f"{KEYS}. {'; '.join([*drawn.legend, *small])}", "numbers": [*map(numbers, drawn.panels)]}
+        return Page(html([drawn.head], [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
@@ -33,21 +66,14 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
 
     A row, one for each message, has `round`, `source`, `to`, `chunks`, `reduced`.
     """
-    return Shown(
-        schedule, not schedule.proof.faults, schedule.verdict,
+    why = [f"why: {schedule.cause}"] * bool(schedule.cause)
+    head = Head(schedule.title, [*schedule.verdict.split("; "), *why], not schedule.proof.faults, schedule.about)
+    return Filmed(
+        schedule, head.passed, schedule.verdict,
         f"<{schedule.title}: {schedule.about.partition('; ')[0]}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule, only),
         make_document=schedule.document, rows_of=lambda document: list(document["messages"]),
-        draw=lambda: Picture(strip(of_schedule(schedule), [
-            schedule.about, *LEGEND, *schedule.verdict.split("; ")], only), schedule.title),
-        make_page=lambda: schedule_page(schedule, only or 0))
-
-
-def schedule_page(schedule: Schedule, first: int = 0) -> Page:
-    """The page of one collective, which opens at round `first`."""
-    head = Head(schedule.title, [*schedule.verdict.split("; "), *[f"why: {schedule.cause}"] * bool(schedule.cause)],
-                not schedule.proof.faults, schedule.about)
-    return film_page(head, [of_schedule(schedule)], "; ".join([*LEGEND, "3/4: so many, in small cells"]), first)
+        make_film=lambda: Film(head, [of_schedule(schedule)], LEGEND, only))
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
@@ -158,7 +184,7 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
                 x, y = corner(rank, row)
                 for kind, length in parts:
                     long = round(width * across * length / scale[name])
-                    sheet.box(x, y, long, f'fill="{SENT if kind == "sent" else KINDS[kind]}"')
+                    sheet.box(x, y, long, f'fill="{FILLS[kind]}"')
                     x += long
                 sheet.text(corner(rank, row, across)[0] - 3, y + 13, figure, 'text-anchor="end" font-size="11"')
         for source, outgoing, to, into, added, carried in frame.moves:

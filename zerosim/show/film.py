@@ -24,14 +24,11 @@ from zerosim.proofs.contents import USES, Contents, Moment, State
 from zerosim.proofs.schedule import Cell as ScheduleCell
 from zerosim.proofs.schedule import Schedule, abbreviated, chunks_of
 from zerosim.show.columns import KIND_NAMES, KIND_WORDS
-from zerosim.show.page import Head, Section, html
 from zerosim.show.pictures import KINDS
-from zerosim.show.shown import Page
 from zerosim.verdict.pipelines import Passes, in_lockstep
 
-SENT = "#7d868f"
-"""The colour of bars of what is sent."""
-KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
+FILLS = KINDS | {"sent": "#7d868f"}
+"""The colours of the parts of bars."""
 COLOURS = ("#2a7fc0", "#d2601a", "#1f9470", "#a8509b", "#5a54c4", "#5f9a2c", "#1594a8", "#56616e")
 """The colours of the chunks, in turn; none is that of a kind, and none is red, which is what is wrong."""
 LOSS = ("", "loss")
@@ -88,7 +85,7 @@ class Frame:
 @dataclass(frozen=True)
 class Panel:
     """A run: its rows, each with its group and its name, the cells that a rank has in a row, and the contributions of a
-    complete sum.
+    complete sum, 0 if nothing is added.
     """
 
     title: str
@@ -161,7 +158,9 @@ def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
            if fault.rank is not None and fault.chunk is not None}
     red |= {(state, rank, cell.place) for state, vectors in enumerate(schedule.states)
            for rank, cells in enumerate(vectors) for cell in cells
-           if isinstance(cell.holds, Sum) and not added_once(cell.holds)}
+           if isinstance(cell.holds, Sum) for added in [[*leaves(cell.holds)]]
+           if len({leaf for leaf in added if isinstance(leaf, Term)}) < len(added)
+           or len({leaf.element for leaf in added}) > 1}
     due = expected_terms(schedule.subject.kind, schedule.size, schedule.chunks, schedule.root)
     for (rank, place), terms in due.items():
         cell = schedule.states[last][rank][place]
@@ -176,12 +175,6 @@ def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
                     red |= {(later, rank, cell.place) for later in range(state, last + 1)
                             if schedule.states[later][rank][cell.place] is cell}
     return red
-
-
-def added_once(total: Sum) -> bool:
-    """Whether a sum has contributions of ranks to one element, each once."""
-    terms = [leaf for leaf in leaves(total) if isinstance(leaf, Term)]
-    return len({*terms}) == len([*leaves(total)]) and len({term.element for term in terms}) == 1
 
 
 # Stages.
@@ -212,18 +205,14 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
             words_of(contents, moment, contents.moments[max(number - 1, 0)]), cells,
             *moves_of(contents, moment),
             [row for row, (kind, unit) in enumerate(contents.rows) if unit == moment.unit and kind in moment.uses],
-            [memory_bars(held.held_bytes, others[rank], sent[rank]) for rank, held in enumerate(moment.ranks)],
+            [[("memory, kB", f"{sum(bytes_of.values()) / 1e3:.1f}", [*bytes_of.items()]),
+              ("sent, kB", f"{sent[rank] / 1e3:.1f}", [("sent", sent[rank])])]
+             for rank, held in enumerate(moment.ranks) for bytes_of in [
+                 {KIND_NAMES[kind]: (held.held_bytes if kind in MODEL_STATES else others[rank]).get(kind, 0)
+                  for kind in MEMORY_KINDS}]],
             moment.round <= 1, passes))
         passes += moment.what in USES and moment.ends
     return Panel(title, rows, contents.size, contents.size * contents.block, frames)
-
-
-def memory_bars(held: Mapping[Any, int], trained: Mapping[str, int], sent: int) -> list[Bar]:
-    """A rank's bars of memory and of bytes sent; the bytes of activations and buffers are those of a training."""
-    parts = [(kind, (held if kind in MODEL_STATES else trained).get(kind, 0)) for kind in MEMORY_KINDS]
-    return [("memory, kB", f"{sum(count for _, count in parts) / 1e3:.1f}",
-             [(KIND_NAMES[kind], count) for kind, count in parts]),
-            ("sent, kB", f"{sent / 1e3:.1f}", [("sent", sent)])]
 
 
 def drawn_state(contents: Contents, cell: int, content: Any, ends_wrong: bool = False) -> Cell | None:
@@ -310,22 +299,15 @@ def of_passes(title: str, passes: Passes) -> Panel:
             [("chunks kept", str(kept := sum(cell is not None for cell in of_rank)), [("activations", kept)]),
              ("waited", str(waited := min(time + 1, end) - sum(at <= time for at in begun)), [("sent", waited)])]
             for begun, of_rank in zip(begins, cells, strict=True)]))
-    return Panel(title, [("", f"micro-batch {number}") for number in range(numbers)], chunks, size, frames)
+    return Panel(title, [("", f"micro-batch {number}") for number in range(numbers)], chunks, 0, frames)
 
 
 # Pages.
 
 
-def film_page(head: Head, panels: Sequence[Panel], legend: str, first: int = 0) -> Page:
-    """The page of one run, or of several beside each other; it opens at step `first`."""
-    block = {"film": film(panels, first), "about": f"{head.title}, step by step", "legend": f"{KEYS}. {legend}",
-             "numbers": [numbers(panel) for panel in panels]}
-    return Page(html([head], [Section("film", "Step by step", [block])]), f"{head.title} step by step")
-
-
 def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
     """The data that `film.js` draws, in JSON's own types: of each frame only the cells that changed."""
-    return {"first": first, "longest": longest(panels), "kinds": KINDS | {"sent": SENT}, "panels": [{
+    return {"first": first, "longest": longest(panels), "kinds": FILLS, "panels": [{
         "title": panel.title, "rows": panel.rows, "across": panel.across, "ranks": len(panel.frames[0].cells),
         "whole": panel.whole,
         "frames": [{
@@ -367,28 +349,25 @@ def together(panels: Sequence[Panel]) -> Iterator[tuple[str, list[int], list[boo
     All panels are at the same computation. Between two of them, frames with the same words are in one step, and a panel
     without such a frame waits.
     """
-    at = [0] * len(panels)
-    for passes in range(1 + max(panel.frames[-1].passes for panel in panels)):
-        parts = [[(number, frame.words) for number, frame in enumerate(panel.frames) if frame.passes == passes]
-                 for panel in panels]
-        for words in merged([[of_frame for _, of_frame in part] for part in parts]):
-            new = [bool(part) and part[0][1] == words for part in parts]
-            at = [part.pop(0)[0] if is_new else place for place, is_new, part in zip(at, new, parts, strict=True)]
-            yield words, at, new
+    frames, at = [[(frame.passes, frame.words) for frame in panel.frames] for panel in panels], [-1] * len(panels)
+    for step in merged(frames):
+        new = [step in names[place + 1 : place + 2] for names, place in zip(frames, at, strict=True)]
+        at = [place + is_new for place, is_new in zip(at, new, strict=True)]
+        yield step[1], [max(place, 0) for place in at], new
 
 
-def merged(lists: Sequence[Sequence[str]]) -> list[str]:
-    """All words, those of each list in its order; runs that lists share are once in it.
+def merged(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    """All items, those of each list in its order; runs that lists share are once in it.
 
     >>> merged([["reduce", "gather", "forward"], ["free", "reduce", "forward"]])
     ['free', 'reduce', 'gather', 'forward']
     """
-    words: list[str] = []
+    items: list[Any] = []
     for wanted in lists:
-        runs = SequenceMatcher(None, words, wanted, autojunk=False).get_opcodes()
-        words = [word for what, first, last, begin, end in runs
-                 for word in [*words[first:last], *(wanted[begin:end] if what != "equal" else ())]]
-    return words
+        runs = SequenceMatcher(None, items, wanted, autojunk=False).get_opcodes()
+        items = [item for what, first, last, begin, end in runs
+                 for item in [*items[first:last], *(wanted[begin:end] if what != "equal" else ())]]
+    return items
 
 
 def numbers(panel: Panel) -> dict[str, Any]:

@@ -8,7 +8,6 @@ word; `film.js` steps through films.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from zerosim.core.words import grouped, plural, printable, toml
@@ -19,6 +18,8 @@ from zerosim.show.grid import Column
 from zerosim.show.table import ABOUT_TIMES, step_times
 
 Block = dict[str, Any]
+Section = tuple[str, str, list[Block]]
+"""Its id, its title, and its blocks; one without blocks is left out."""
 
 
 @dataclass(frozen=True)
@@ -31,36 +32,22 @@ class Head:
     caption: str = ""
 
 
-@dataclass(frozen=True)
-class Section:
-    id: str
-    title: str
-    blocks: list[Block]
-
-
-@cache
-def template() -> Any:
-    """The template; every word is escaped, and characters that cannot be printed are made visible.
+def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
+    """The HTML of a page; every word is escaped, and characters that cannot be printed are made visible.
 
     Raises `UsageError` if the extra [report] is missing.
     """
     pictures.converter()
     import jinja2  # noqa: PLC0415
 
-    environment = jinja2.Environment(
+    template = jinja2.Environment(
         autoescape=True, loader=jinja2.PackageLoader("zerosim.show", "."), undefined=jinja2.ChainableUndefined,
         trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value)
-    return environment.get_template("page.html")
-
-
-def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
-    """The HTML of a page; it needs the extra [report]."""
-    drawn, stepped = (any(kind in block for section in sections for block in section.blocks)
+        finalize=lambda value: printable(value) if type(value) is str else value).get_template("page.html")
+    drawn, stepped = (any(kind in block for *_, blocks in sections for block in blocks)
                       for kind in ("picture", "film"))
-    text: str = template().render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
-                                   vega=pictures.script() if drawn else "", film=stepped)
-    return text + "\n"
+    return template.render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
+                           vega=pictures.script() if drawn else "", film=stepped) + "\n"
 
 
 def picture(spec: pictures.Spec, about: str) -> Block:
@@ -79,29 +66,25 @@ def page(runs: Sequence[RunDocument]) -> str:
         same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
         pairs = [row for row in rows if row.traced and row.ranks > 1]
         sections += [step(rows, [run.about_times for run in runs if run.about_times], ordered=any(
-            run.times_mislead for run in runs)), Section("traffic", "Bytes between each pair of ranks", [
+            run.times_mislead for run in runs)), ("traffic", "Bytes between each pair of ranks", [
                 picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
                 *[picture({"concat": [*map(pictures.partners, pairs)], "columns": 4,
                            "resolve": {"scale": {"opacity": "independent"}}},
-                          "bytes from each rank to each other in a step")] * bool(pairs)]), Section(
+                          "bytes from each rank to each other in a step")] * bool(pairs)]), (
             "losses", "Losses", [
                 *([note("All rows have the same losses, bit for bit.")] if same else []),
                 picture(pictures.losses(rows), "the loss of every step")])]
-    sections.append(Section("divergence", "Where bits first differ", [
+    sections.append(("divergence", "Where bits first differ", [
         block for row in rows if row.first_divergence for block in (
             {"text": f"{row.name}: {row.first_divergence.words}", "look": "verdict failed"},
             *({"code": f"{side} adds {words}"}
               for side, words in (row.first_divergence.order_of_addition or {}).items()))]))
-    sections.append(Section("apart", "Both correct, but different", [
+    sections.append(("apart", "Both correct, but different", [
         {"lines": difference.lines} for run in runs for difference in run.differences]))
     sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
-    return html([*map(head, runs)], sections)
-
-
-def head(run: RunDocument) -> Head:
-    return Head(run.title or "A run without a title", [
+    return html([Head(run.title or "A run without a title", [
         run.verdict, *(f"{failure['name']}: {failure['what']}" for failure in run.failures)], run.passed,
-        str(run.scenario["caption"]))
+        str(run.scenario["caption"])) for run in runs], sections)
 
 
 def results(runs: Sequence[RunDocument]) -> Section:
@@ -109,14 +92,14 @@ def results(runs: Sequence[RunDocument]) -> Section:
     rows = [row for run in runs for row in run.rows]
     misfits = [{"text": misfit.words} for run in runs for misfit in run.did_not_fit]
     if not rows:
-        return Section("table", "Results", misfits)
+        return ("table", "Results", misfits)
     figures, unit = shown_in(PAGE, rows), unit_of(rows)
     labels = ("A: ", "B: ") if len(runs) > 1 else ("",)
     shared = [f"{label}{what}: {words[0] if len({*words}) == 1 else grouped([row.name for row in run.rows], words)}"
               for label, run in zip(labels, runs, strict=True) for what, words in facts(run).items()]
     columns = [Column("", [row.stage_words.also.partition(",")[0] for row in rows]), Column("same bits", bits(rows)), *(
         Column(f"{figure.name}{f', {unit.name}' * figure.in_bytes}", figure.cells(rows, unit)) for figure in figures)]
-    return Section("table", "Results", [
+    return ("table", "Results", [
         table([row.name for row in rows], columns),
         {"lines": [f"{word}: {meaning}" for word, meaning in legend(runs[0], figures)]}, *misfits,
         *({"text": words} for run in runs for words in notes(run)),
@@ -144,22 +127,19 @@ def step(
         else:
             memory["title"] = pictures.titled(row)
         blocks.append(picture(memory, f"{row.name}: memory of the fullest rank in a step, by kind"))
-    return Section("step", "A step in time", [
+    return ("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: no step of this run was traced; zerosim run SCENARIO "
                 "--report FILE.html traces the last one")] if untraced else []),
         *(note(f"{row.name}: ranks 0 to {along.drawn - 1} are drawn, of {row.ranks}.")
           for row in traced if along.drawn < row.ranks),
         *(note(words) for words in about_times if traced),
-        *([note(ORDER)] if ordered and traced else [
+        *([note("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The "
+                "pictures show the order of events instead; zerosim plan computes times for a cluster, and zerosim run "
+                "-v prints what was measured.")] if ordered and traced else [
             table([row.name for row in traced], step_times([row.trace for row in traced if row.trace])),
             note(ABOUT_TIMES)]),
         note("Dragging pans a picture, the wheel zooms it with Ctrl. Pointing at a message shows its other end."),
         *blocks])
-
-
-ORDER = ("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The pictures "
-         "show the order of events instead; zerosim plan computes times for a cluster, and zerosim run -v prints what "
-         "was measured.")
 
 
 def differences(one: RunDocument, other: RunDocument) -> list[Section]:
@@ -172,7 +152,7 @@ def differences(one: RunDocument, other: RunDocument) -> list[Section]:
     ours, theirs = ({row.weights_sha256 for row in run.rows} for run in (one, other))
     words = ("All rows of both end with the same weights, bit for bit." if ours == theirs and len(ours) == 1 else
              "Some rows of both end with the same weights." if ours & theirs else "They end with different weights.")
-    return [Section("differences", "Differences of the scenarios", [
+    return [("differences", "Differences of the scenarios", [
         {"heads": ("key", "A", "B"), "rows": lines} if lines else
         {"text": "Both have the same scenario, except for titles and captions."}, {"text": words}])]
 
@@ -180,7 +160,7 @@ def differences(one: RunDocument, other: RunDocument) -> list[Section]:
 def origin(run: RunDocument, name: str) -> Section:
     """The resolved scenario, versions, digests and the command that repeats the run."""
     prefix = f"mpirun -n {run.ranks} " * (not run.takes_turns)
-    return Section(name, f"How to reproduce {run.title or 'it'}", [
+    return (name, f"How to reproduce {run.title or 'it'}", [
         *([{"text": "This was run as"}, {"code": run.command}] if run.command else []),
         {"code": toml(run.scenario), "fold": "The resolved scenario, with all defaults. Saved as again.toml, it "
             f"reproduces the same bits with {prefix}zerosim run again.toml --report again.html."},

@@ -7,7 +7,7 @@ Only this module imports vl-convert, which draws without a browser and without a
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
@@ -73,9 +73,7 @@ class Axis:
     @cached_property
     def until(self) -> float:
         """The end of the longest step."""
-        if self.ordered:
-            return max((len(self.moments(row)) for row in self.rows), default=1)
-        return max((max(row.step_ns, row.curve[-1]["ns"] if row.curve else 0) for row in self.rows), default=0) / 1e6
+        return max((max(self.places(row).values()) for row in self.rows), default=0) + self.ordered
 
     @property
     def field(self) -> str:
@@ -87,18 +85,13 @@ class Axis:
         return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
                 "title": title}
 
-    def place(self, row: RowDocument) -> Callable[[int], float]:
-        """The place of a time of a row, in nanoseconds since its step began."""
-        if not self.ordered:
-            return lambda ns: ns / 1e6
-        return {ns: float(number) for number, ns in enumerate(self.moments(row))}.__getitem__
-
-    def moments(self, row: RowDocument) -> list[int]:
-        """The times at which something begins or ends on the drawn ranks, and at which memory changes, in order."""
-        times = {at["ns"] for at in row.curve} | {row.step_ns}
-        for span in (span for step in row.traced if step.rank < self.drawn for span in step.spans):
-            times |= {ns - row.first_ns for _, *both in parts(span) for ns in both}
-        return sorted(times)
+    def places(self, row: RowDocument) -> dict[int, float]:
+        """The place of each time, in nanoseconds since the row's step began, at which something begins or ends on the
+        drawn ranks, or memory changes."""
+        times = {at["ns"] for at in row.curve} | {row.step_ns} | {
+            ns - row.first_ns for step in row.traced if step.rank < self.drawn for span in step.spans
+            for _, *both in parts(span) for ns in both}
+        return {ns: float(number) if self.ordered else ns / 1e6 for number, ns in enumerate(sorted(times))}
 
 
 def activity(what: str) -> str:
@@ -118,17 +111,18 @@ def colour(field: str, colours: Mapping[str, str]) -> Spec:
 KIND = colour("kind", KINDS)
 
 
-def tooltip(values: Sequence[Spec]) -> list[Spec]:
-    return [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
+def layer(values: Sequence[Spec], mark: Any = None, **encoding: Spec) -> Spec:
+    """Marks for these values, which show their fields to who points at them."""
+    shown = [{"field": key, "type": "nominal"} for key in (values[0] if values else {}) if not key.startswith("_")]
+    return {"data": {"values": values}, "encoding": encoding | {"tooltip": shown}} | ({"mark": mark} if mark else {})
 
 
 def bars(title: str, values: Sequence[Spec], parts: Spec, device_bytes: int = 0) -> Spec:
     """A bar of bytes for each row, in parts."""
     return {**WIDE, "height": 26 * len({value["row"] for value in values}), "layer": [
-        {"data": {"values": values}, "mark": "bar", "encoding": {
-            "y": {"field": "row", "type": "nominal", "sort": None, "title": None},
-            "x": BYTES | {"title": f"bytes {title}{DASHED * bool(device_bytes)}"},
-            "color": parts, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        layer(values, "bar", y={"field": "row", "type": "nominal", "sort": None, "title": None},
+              x=BYTES | {"title": f"bytes {title}{DASHED * bool(device_bytes)}"}, color=parts,
+              order={"field": "_place"}),
         *device_line("x", device_bytes)]}
 
 
@@ -154,18 +148,15 @@ def sent(rows: Sequence[RowDocument]) -> Spec:
         {**colour("collective", shades(names)), "sort": None})
 
 
-def shades(names: Iterable[str]) -> dict[str, str]:
+def shades(names: Collection[str]) -> dict[str, str]:
     """The colours of collectives: that of its activity, paler for the second of one activity.
 
     >>> shades(["all_gather", "reduce_scatter", "gather_norms"])
     {'all_gather': '#1f9e73', 'reduce_scatter': '#e0662f', 'gather_norms': '#e0662f88'}
     """
-    counts, colours = Counter[str](), dict[str, str]()
-    for name in names:
-        doing = activity(name)
-        colours[name] = ACTIVITIES[doing] + ("", "88", "44")[min(counts[doing], 2)]
-        counts[doing] += 1
-    return colours
+    doing = [*map(activity, names)]
+    return {name: ACTIVITIES[what] + ("", "88", "44")[min(doing[:number].count(what), 2)]
+            for number, (name, what) in enumerate(zip(names, doing, strict=True))}
 
 
 def device_line(axis: str, device_bytes: int) -> list[Spec]:
@@ -182,13 +173,10 @@ def losses(rows: Sequence[RowDocument]) -> Spec:
               for step, loss in enumerate(alike[0].losses, 1) if isfinite(loss)]
     apart = [{"row": row.name, "step": row.first_divergence.step} for row in rows if row.first_divergence]
     x = {"field": "step", "type": "quantitative", "axis": {"tickMinStep": 1}}
-    layers: list[Spec] = [
-        {"data": {"values": values}, "mark": {"type": "line", "point": True}, "encoding": {
-            "x": x, "y": {"field": "loss", "type": "quantitative", "scale": {"zero": False}},
-            "color": {"field": "row", "type": "nominal"}, "tooltip": tooltip(values)}},
-        {"data": {"values": apart}, "mark": {"type": "rule", "stroke": PICKED, "strokeDash": [5, 3]},
-         "encoding": {"x": x, "tooltip": tooltip(apart)}}]
-    return {**WIDE, "height": 240, "layer": layers if apart else layers[:1]}
+    return {**WIDE, "height": 240, "layer": [
+        layer(values, {"type": "line", "point": True}, x=x, color={"field": "row", "type": "nominal"},
+              y={"field": "loss", "type": "quantitative", "scale": {"zero": False}}),
+        *[layer(apart, {"type": "rule", "stroke": PICKED, "strokeDash": [5, 3]}, x=x)] * bool(apart)]}
 
 
 def partners(row: RowDocument) -> Spec:
@@ -198,14 +186,12 @@ def partners(row: RowDocument) -> Spec:
         for span in step.spans:
             pairs[span.rank, span.peer] += span.bytes * (span.lane == "communication out")
     values = [{"from rank": rank, "to rank": peer, "bytes": count} for (rank, peer), count in pairs.items() if count]
-    return {
-        "data": {"values": values}, "title": row.name, "width": {"step": 40}, "height": {"step": 40},
-        "encoding": {"x": {"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
-                     "y": {"field": "from rank", "type": "ordinal"}, "tooltip": tooltip(values)},
-        "layer": [
-            {"mark": "rect", "encoding": {"opacity": {
-                "field": "bytes", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
-            {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}]}
+    return {"title": row.name, "width": {"step": 40}, "height": {"step": 40}, "layer": [
+        {"mark": "rect", "encoding": {"opacity": {
+            "field": "bytes", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}}},
+        {"mark": "text", "encoding": {"text": {"field": "bytes", "format": ".3~s"}}}], **layer(
+        values, x={"field": "to rank", "type": "ordinal", "axis": {"orient": "top", "labelAngle": 0}},
+        y={"field": "from rank", "type": "ordinal"})}
 
 
 def lane(span: Span) -> str:
@@ -227,25 +213,21 @@ def timeline(row: RowDocument, along: Axis) -> Spec:
     spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
     ends = {end: number for number, both in enumerate(message_ends(
         (span.lane, span.rank, span.peer, span.channel) for span in spans)) for end in both}
-    place = along.place(row)
+    place = along.places(row)
     values = [{
         "lane": f"rank {span.rank} {lane(span)}", "activity": doing, "what": span.what, "unit": span.unit,
-        along.field: place(begin - row.first_ns), "until": place(end - row.first_ns), "bytes": span.bytes,
+        along.field: place[begin - row.first_ns], "until": place[end - row.first_ns], "bytes": span.bytes,
         "peer": span.peer, "_message": ends.get(number, -1 - number)}
         for number, span in enumerate(spans) for doing, begin, end in parts(span)]
     done = {value["activity"] for value in values}
     return {
-        **WIDE, "data": {"values": values}, "title": titled(row),
-        "height": 16 * len({value["lane"] for value in values}),
+        **WIDE, "title": titled(row), "height": 16 * len({value["lane"] for value in values}),
         "params": [ZOOM, {"name": "pointed", "select": {
             "type": "point", "fields": ["_message"], "on": "pointerover", "clear": "pointerout"}}],
-        "mark": {"type": "bar", "clip": True, "strokeWidth": 2},
-        "encoding": {
-            "x": along.spec, "x2": {"field": "until"},
-            "y": {"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
-            "color": colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
-            "tooltip": tooltip(values),
-            "stroke": {"condition": {"param": "pointed", "empty": False, "value": PICKED}, "value": None}}}
+        **layer(values, {"type": "bar", "clip": True, "strokeWidth": 2}, x=along.spec, x2={"field": "until"},
+                y={"field": "lane", "type": "nominal", "sort": None, "title": None, "axis": NAMES},
+                color=colour("activity", {name: hue for name, hue in ACTIVITIES.items() if name in done}),
+                stroke={"condition": {"param": "pointed", "empty": False, "value": PICKED}, "value": None})}
 
 
 def titled(row: RowDocument) -> Spec:
@@ -264,15 +246,14 @@ def parts(span: Span) -> Iterator[tuple[str, int, int]]:
 def memory(row: RowDocument, along: Axis, device_bytes: int = 0) -> Spec:
     """The memory of the fullest rank in a step, stacked by kind."""
     curve = [*row.curve, *({**at, "ns": row.step_ns} for at in row.curve[-1:] if at["ns"] < row.step_ns)]
-    place_of = along.place(row)
-    values = [{along.field: place_of(at["ns"]), "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
+    place_of = along.places(row)
+    values = [{along.field: place_of[at["ns"]], "kind": KIND_NAMES[kind], "bytes": at.get(kind, 0), "_place": place}
               for at in curve for place, kind in enumerate(MEMORY_KINDS)]
     title = "bytes" + DASHED * bool(device_bytes)
     return {**WIDE, "height": 130, "layer": [
-        {"data": {"values": values}, "params": [ZOOM],
-         "mark": {"type": "area", "interpolate": "step-after", "clip": True}, "encoding": {
-             "x": along.spec, "y": BYTES | {"axis": NAMES | {"format": "~s"}, "title": title},
-             "color": KIND, "order": {"field": "_place"}, "tooltip": tooltip(values)}},
+        {"params": [ZOOM], **layer(
+            values, {"type": "area", "interpolate": "step-after", "clip": True}, x=along.spec, color=KIND,
+            y=BYTES | {"axis": NAMES | {"format": "~s"}, "title": title}, order={"field": "_place"})},
         *device_line("y", device_bytes)]}
 
 

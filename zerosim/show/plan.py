@@ -23,7 +23,7 @@ from zerosim.scenario import resolved
 from zerosim.show import pictures
 from zerosim.show.document import MemoryDocument, RowDocument, trace_document
 from zerosim.show.grid import Column, show_grid, show_words
-from zerosim.show.page import Head, Section, html, note, picture, step, table
+from zerosim.show.page import Head, html, note, picture, step, table
 from zerosim.show.shown import Page, Shown, printed
 
 MOST_DRAWN = 12
@@ -168,14 +168,14 @@ def plan_page(plan: Plan, command: str) -> str:
         plan.verdict, *(f"FAILED: {words}" for words in plan.broken)], bool(plan.passed and plan.best),
         f"{plan.scenario.caption}\n{plan.setting}".strip())
     return html([head], [
-        Section("table", "Memory and time of each row", [
+        ("table", "Memory and time of each row", [
             table(names, columns(plan, shown)), {"lines": plan.notes},
             note("; ".join(f"{figure.heading}: {figure.meaning}" for figure in shown if figure.meaning)),
             *[note(f"Pictures have the first {MOST_DRAWN} of these {len(names)} rows.")] * (len(names) > MOST_DRAWN),
             picture(pictures.kept(rows, device_bytes, peak=True), "memory of a rank at the peak, by kind"),
             picture(pictures.kept(rows), "memory of a rank between steps, by kind")]),
         step(rows, device_bytes=device_bytes),
-        Section("origin", "How to reproduce it", [
+        ("origin", "How to reproduce it", [
             {"text": "This was planned by"}, {"code": command}, {"code": in_toml(resolved(plan.scenario))}])])
 
 

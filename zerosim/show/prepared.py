@@ -108,13 +108,11 @@ def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Sho
 def verdict_of(outcome: CollectivesOutcome) -> str:
     """PASSED or FAILED, with the claims that do not hold."""
     count, failed = len(outcome.findings), [finding.claim for finding in outcome.findings if not finding.holds]
-    if not count:
-        return "nothing was claimed"
     if failed:
         verb = "does" if len(failed) == 1 else "do"
         return f"FAILED: {len(failed)} of {plural(count, 'claim')} {verb} not hold: {'; '.join(failed)}"
-    all_of = "both" if count == 2 else f"all {count}"
-    return f"PASSED: {'what was claimed holds' if count == 1 else f'{all_of} claims hold'}"
+    few = ["nothing was claimed", "PASSED: what was claimed holds", "PASSED: both claims hold"]
+    return few[count] if count < len(few) else f"PASSED: all {count} claims hold"
 
 
 def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:

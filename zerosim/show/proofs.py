@@ -5,6 +5,7 @@ as `zerosim prove copy_to` and `zerosim show all_to_all` print it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -230,12 +231,10 @@ def shown_transpose(operation: Operation, size: int) -> Shown:
     """
     fault = first_fault(operation, size) if size > 1 else None
     _, settings = next(cases_of(operation, size))
-    try:  # the smallest vector that it accepts
-        shape: Shape = (1,)
-        due = operation.on_shapes([shape], settings)[0].shape
-    except ZerosimError:
-        shape = (size,)
-        due = operation.on_shapes([shape], settings)[0].shape
+    shape: Shape = (size,)
+    due = operation.on_shapes([shape], settings)[0].shape
+    with suppress(ZerosimError):  # the smallest vector that it accepts
+        due, shape = operation.on_shapes([(1,)], settings)[0].shape, (1,)
 
     def forward(comm: Any, x: Any) -> Any:
         return operation.forward(x, empty=np.empty, **met(settings, comm))

@@ -38,12 +38,12 @@ from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.columns import KIND_WORDS
-from zerosim.show.drawing import shown_schedule, strip
-from zerosim.show.film import Panel, film_page, of_passes, of_step
+from zerosim.show.drawing import Film, Filmed, shown_schedule
+from zerosim.show.film import Panel, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head
 from zerosim.show.proofs import on_tape, shown_transpose
-from zerosim.show.shown import Page, Picture, Shown
+from zerosim.show.shown import Shown
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.stages.users_stage import as_stage
@@ -66,12 +66,12 @@ MOST_DRAWN = 16
 """The most ranks whose cells a page draws."""
 LEGEND = (
     "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks (or, of "
-    "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; 3/4: so many, in small "
-    "cells; Σ: all; optimizer state by the initials of its slots; ′: updated in this step; dashed: allocated and not "
-    "filled; framed: used by a computation; red: wrong. The stage's code ran on symbols, which the cells show; in "
-    "every event it holds and sends as many bytes as in a training.")
+    "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; Σ: all; optimizer state "
+    "by the initials of its slots; ′: updated in this step; dashed: allocated and not filled; framed: used by a "
+    "computation; red: wrong. The stage's code ran on symbols, which the cells show; in every event it holds and sends "
+    "as many bytes as in a training.",)
 PASSES = ("A column is a rank, a row a micro-batch, and a cell a model chunk of the rank, filled while its activations "
-          "are kept. F: forward; B: backward; W: backward of the weights; framed: now.")
+          "are kept. F: forward; B: backward; W: backward of the weights; framed: now.",)
 
 
 @dataclass(frozen=True)
@@ -133,19 +133,20 @@ def shown(
         refuse(given, "a schedule of a pipeline")
         return shown_pipelines([(name, recorded_passes(name, ranks)) for name in schedules])
     names = subject.split(",") if isinstance(subject, str) else [subject]
-    stages = [stage for name in names if (stage := stage_in(name, loader)) is not None]
-    if len(stages) < len(names) > 1:
-        other = next(name for name in names if stage_in(name, loader) is None)
-        raise UsageError(f"{other!r} is no stage, and only stages stand beside each other: {joined([*STAGES])}")
-    if stages:
+    stages = [stage_in(name, loader) for name in names]
+    if None in stages and len(names) > 1:
+        raise UsageError(f"{names[stages.index(None)]!r} is no stage, and only stages, or schedules of pipelines, stand "
+                         f"beside each other: {joined([*STAGES])}; {joined([*SCHEDULES])}")
+    if stages != [None]:
         refuse(given - {*groups}, "a stage")
-        return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given}) for stage in stages])
+        return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
+                            for stage in stages if stage is not None])
     if (operation := on_tape(subject, loader)) is not None:
         refuse(given, "a collective on the tape")
         return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
-    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, list(STAGES))
+    collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
@@ -210,11 +211,11 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     scenario = Scenario(
         world=WorldKeys(ranks), model=ModelKeys(hidden=(64, 32)),
         train=Train(steps=STEPS, micro_batch=8, micro_batches=ranks * block), parallel=Parallel((stage,), **groups))
-    experiment = prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1))
-    row = run_locally(experiment, limit_seconds=LIMIT_SECONDS).trained[0]
+    row = run_locally(prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1)),
+                      limit_seconds=LIMIT_SECONDS).trained[0]
     assert row.measured.trace is not None
     each = f" of {block} micro-batches each" * (block > 1)
-    about = f"a step on {plural(ranks, 'rank')}{each}, {experiment.rows[0].model.words}, {scenario.train.optimizer}"
+    about = f"a step on {plural(ranks, 'rank')}{each}, {row.config.model.words}, {scenario.train.optimizer}"
     kept_too_long = (f"rank {rank.rank} keeps {', '.join(more)}" for rank, due in row.memory
                      if (more := overweight(rank, due)))
     fault = row.first_divergence.words if row.first_divergence else (
@@ -223,7 +224,7 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
               *(f"{key} = {value}" for key, value in groups.items())]
-    return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, experiment.rows[0])
+    return RecordedStep(", ".join(titles), about, events_of(row.measured.trace), fault, row.config)
 
 
 def recorded_passes(schedule: str, ranks: int) -> Passes:
@@ -264,14 +265,13 @@ def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
                 console.print(line, markup=False, soft_wrap=True)
         show_words(console, verdict)
 
-    panels = [of_passes(schedule, passes) for schedule, passes in pipelines]
     rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
             for schedule, passes in pipelines for rank, slots in enumerate(passes) for what, number, chunk in slots]
-    return Shown(
+    return Filmed(
         pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
         make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
-        draw=None if len(panels) > 1 else lambda: Picture(strip(panels[0], [about, verdict]), title),
-        make_page=lambda: film_page(Head(title, verdict.split("; "), True, about), panels, PASSES))
+        make_film=lambda: Film(Head(title, verdict.split("; "), True, about), [
+            of_passes(schedule, passes) for schedule, passes in pipelines], PASSES))
 
 
 def events_of(trace: Trace) -> list[StepEvent]:
@@ -319,16 +319,11 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
     stages also `stage`.
     """
     first, several = steps[0], len(steps) > 1
-
-    def show(console: Console) -> None:
-        for step in steps:
-            show_step(console, step)
-
-    return Shown(
+    return Filmed(
         steps if several else first, all(step.fault is None for step in steps),
         "; ".join(dict.fromkeys(step.verdict for step in steps)),
         "\n".join(f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>"
-                  for step in steps), show=show,
+                  for step in steps), show=lambda console: show_steps(console, steps),
         make_document=lambda: first.document() if not several else {
             "schema": "zerosim.steps/1", "steps": [step.document() for step in steps]},
         rows_of=lambda document: [
@@ -337,13 +332,11 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
                 "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for of_stage in document.get("steps", [document]) for number, event in enumerate(of_stage["moments"], 1)
             for rank, part in enumerate(event["ranks"])],
-        draw=None if several else lambda: Picture(
-            strip(film_of(first)[0], [first.about, *first.verdict.split("\n")]), first.title),
-        make_page=lambda: steps_page(steps))
+        make_film=lambda: film_of_steps(steps))
 
 
-def steps_page(steps: Sequence[RecordedStep]) -> Page:
-    """The page of a step, or of several stages at the same computation; `UsageError` as of `film_of`."""
+def film_of_steps(steps: Sequence[RecordedStep]) -> Film:
+    """The film of a step, or of several stages at the same computation; `UsageError` as of `film_of`."""
     films = [film_of(step) for step in steps]
     about = "; ".join([*dict.fromkeys(step.about for step in steps), *(
         f"the cells of {step.title} are not those of its training: {difference}"
@@ -351,7 +344,7 @@ def steps_page(steps: Sequence[RecordedStep]) -> Page:
     faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
               for line in step.verdict.split("\n")]
     head = Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about)
-    return film_page(head, [panel for panel, _ in films], LEGEND)
+    return Film(head, [panel for panel, _ in films], LEGEND)
 
 
 def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
@@ -389,25 +382,25 @@ def first_difference(contents: Contents, events: Sequence[StepEvent]) -> str | N
     return None
 
 
-def show_step(console: Console, step: RecordedStep) -> None:
+def show_steps(console: Console, steps: Sequence[RecordedStep]) -> None:
     """Show a line for each event, with a column for each rank: a bar of its model states, and the sum in kB."""
-    show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
-    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
-    show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the most "
-                        "kB that a rank sends.", style="dim")
-    most = max(sum(part.held_bytes.values()) for event in step.events for part in event.ranks)
-
     def cell(part: RankEvent) -> Text:
         drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
         drawn.pad_right(ROOM - len(drawn))
         return drawn.append(f" {sum(part.held_bytes.values()) / 1e3:>{FIGURE}.1f}")
 
-    names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
-    sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
-    sends = Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent])
-    ranks = [Column(f"rank {rank}", [cell(part) for part in parts], to_the_left=True)
-             for rank, parts in enumerate(zip(*(event.ranks for event in step.events), strict=True))]
-    for first in range(0, len(ranks), BESIDE):
-        show_grid(console, names, [sends, *ranks[first : first + BESIDE]])
-    console.print(Text(step.verdict, style="bold red" if step.fault else "bold green"),
-                  soft_wrap=not console.is_terminal)
+    states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
+    for step in steps:
+        show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
+        show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the "
+                            "most kB that a rank sends.", style="dim")
+        most = max(sum(part.held_bytes.values()) for event in step.events for part in event.ranks)
+        names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
+        sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
+        sends = Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent])
+        ranks = [Column(f"rank {rank}", [*map(cell, parts)], to_the_left=True)
+                 for rank, parts in enumerate(zip(*(event.ranks for event in step.events), strict=True))]
+        for first in range(0, len(ranks), BESIDE):
+            show_grid(console, names, [sends, *ranks[first : first + BESIDE]])
+        console.print(Text(step.verdict, style="bold red" if step.fault else "bold green"),
+                      soft_wrap=not console.is_terminal)

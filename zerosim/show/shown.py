@@ -95,7 +95,6 @@ class Shown:
     make_document: Callable[[], dict[str, Any]]
     rows_of: Callable[[dict[str, Any]], list[dict[str, Any]]]
     """Plain dicts made from the document."""
-    draw: Callable[[], Picture] | None = None
     make_page: Callable[[], Page] | None = None
     width: int = 100
     """The columns of the printed form."""
@@ -111,9 +110,7 @@ class Shown:
 
     def picture(self) -> Picture:
         """The whole as one picture; `UsageError` if there is none, or if it has too many cells."""
-        if self.draw is None:
-            raise UsageError("there is no picture of this: print it, or make a page")
-        return self.draw()
+        raise UsageError("there is no picture of this: print it, or make a page")
 
     def page(self) -> Page:
         """The object as one page; `UsageError` if there is none."""
@@ -129,7 +126,6 @@ class Shown:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         forms = {"text/plain": str(self)}
-        if self.draw is not None:
-            with suppress(UsageError):  # too large to be drawn
-                forms["image/svg+xml"] = self.draw().svg
+        with suppress(UsageError):  # without a picture, or too large to be drawn
+            forms["image/svg+xml"] = self.picture().svg
         return forms

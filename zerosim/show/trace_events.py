@@ -11,17 +11,14 @@ oracles` passes documents to Perfetto's parser and compares every span, flow and
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Span, Trace
+from zerosim.observe.trace import COLLECTIVES, COMPUTATION, IN, OFFLOAD, OUT, WAITING, Lane, Trace
 
 Event = dict[str, Any]
-AT_THE_TOP: tuple[Lane, ...] = (COMPUTATION, WAITING)
-OF_A_CHANNEL: tuple[Lane, ...] = (COLLECTIVES, OUT, IN)
-"""The lanes of a rank from the top: those of the step first, then those of each channel."""
-LAST = 90
-"""The thread number of copies between tiers of memory, below all other lanes."""
+LANES: tuple[Lane, ...] = (COMPUTATION, WAITING, COLLECTIVES, OUT, IN)
+"""The lanes of a channel from the top; copies between tiers of memory are below those of all channels."""
 
 
 def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> dict[str, Any]:
@@ -36,40 +33,39 @@ def trace_events(rows: Sequence[tuple[str, Trace]], about_times: str = "") -> di
         pids = {clock.rank: pid + number for number, clock in enumerate(trace.clocks, 1)}
         pid += len(pids)
         for rank, process in pids.items():
-            lanes = {(span.lane, span.channel) for _, span in spans if span.rank == rank}
-            events += names(process, f"{name}, rank {rank}", lanes)
+            named = {("process", 0, f"{name}, rank {rank}", process)} | {
+                ("thread", tid, f"{span.lane}{', beside the step' * (span.channel > 1)}", tid)
+                for _, span in spans if span.rank == rank for tid in [thread_of(span.lane, span.channel)]}
+            events += [{"ph": "M", "pid": process, "tid": tid, "name": f"{what}_{key}", "args": {key: value}}
+                       for what, tid, words, number in sorted(named)
+                       for key, value in (("name", words), ("sort_index", number))]
         for number, (step_number, span) in enumerate(spans):
-            events += span_events(pids[span.rank], step_number, span, numbered.get(number))
-        events += [{"ph": "C", "pid": pids[step.rank], "name": "bytes", "ts": at / 1000, "args": held}
-                   for step in trace.steps for at, held in step.memory]
+            at = {"pid": pids[span.rank], "tid": thread_of(span.lane, span.channel)}
+            carried: dict[str, Any] = {"step": step_number, "unit": span.unit}
+            if span.lane in (COLLECTIVES, OFFLOAD, OUT, IN):
+                carried |= {"bytes": span.bytes}
+            if span.lane in (OUT, IN):
+                carried |= {"peer": span.peer, "waited_us": span.waited_ns / 1000}
+            events.append(at | {"ph": "X", "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
+                                "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": carried})
+            if number in numbered:
+                events.append(at | ({"ph": "s"} if span.lane == OUT else {"ph": "f", "bp": "e"}) | {
+                    "name": "message", "cat": "message", "id": numbered[number],
+                    "ts": (span.begin_ns + span.waited_ns) / 1000})
+        events += [{"ph": "C", "pid": pids[step.rank], "name": "bytes", "ts": ns / 1000, "args": held}
+                   for step in trace.steps for ns, held in step.memory]
     clocks = {name: [vars(clock) for clock in trace.clocks] for name, trace in rows}
     about = {"clocks": clocks} | ({"times": about_times} if about_times else {})
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
-
-
-def names(pid: int, name: str, lanes: Iterable[tuple[Lane, int]]) -> Iterator[Event]:
-    """The names of a rank and of its used lanes, in their order."""
-    def named(what: str, tid: int, name: str, number: int) -> Iterator[Event]:
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_sort_index", "args": {"sort_index": number}}
-
-    yield from named("process", 0, name, pid)
-    for lane, channel in lanes:
-        tid = thread_of(lane, channel)
-        yield from named("thread", tid, f"{lane}{', beside the step' * (channel > 1)}", tid)
 
 
 def thread_of(lane: Lane, channel: int) -> int:
     """The thread that stands for a lane in a channel.
 
     >>> thread_of(COMPUTATION, 1), thread_of(COLLECTIVES, 1), thread_of(IN, 2)
-    (1, 3, 8)
+    (1, 3, 15)
     """
-    if lane == OFFLOAD:
-        return LAST + channel
-    if lane in AT_THE_TOP:
-        return AT_THE_TOP.index(lane) + 1
-    return len(AT_THE_TOP) + len(OF_A_CHANNEL) * (channel - 1) + OF_A_CHANNEL.index(lane) + 1
+    return 1000 + channel if lane == OFFLOAD else 10 * (channel - 1) + LANES.index(lane) + 1
 
 
 def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
@@ -88,18 +84,3 @@ def message_ends(spans: Iterable[tuple[Any, ...]]) -> list[tuple[int, int]]:
         elif lane == IN:
             ends[peer, rank, *stream][1].append(number)
     return [pair for left, came in ends.values() for pair in zip(left, came, strict=False)]
-
-
-def span_events(pid: int, step: int, span: Span, message: int | None) -> Iterator[Event]:
-    """The event of a span and, if it is one end of a message, that of its flow."""
-    tid = thread_of(span.lane, span.channel)
-    about = {"bytes": span.bytes, "peer": span.peer, "waited_us": span.waited_ns / 1000}
-    carried = about if span.lane in (OUT, IN) else {"bytes": span.bytes} if span.lane in (COLLECTIVES, OFFLOAD) else {}
-    yield {
-        "ph": "X", "pid": pid, "tid": tid, "name": f"{span.what} {span.unit}".strip(), "cat": span.lane,
-        "ts": span.begin_ns / 1000, "dur": span.ns / 1000, "args": {"step": step, "unit": span.unit, **carried},
-    }
-    if message is not None:
-        flow = {"ph": "s"} if span.lane == OUT else {"ph": "f", "bp": "e"}
-        yield flow | {"pid": pid, "tid": tid, "name": "message", "cat": "message", "id": message,
-                      "ts": (span.begin_ns + span.waited_ns) / 1000}

@@ -62,7 +62,7 @@ class Stage(Declared):
         return "optimizer" in self.sharded
 
     def on_host(self, optimizer: str, parameters: str) -> tuple[Kind, ...]:
-        """The model states that are on the host, if a user wants the optimizer or the parameters there, or `none`.
+        """The model states on the host, if `optimizer` and `parameters` are `host` or `none`.
 
         Reduced gradients are on the host with an offloaded optimizer, if ranks keep shards of them. Weights are
         offloaded only if they are gathered.

@@ -3,7 +3,7 @@
 `core.orders.ORDERS` declares the same orders for the reference. That both agree is proved on symbols for orders,
 and on numbers for the sum without order.
 
-With overlap, a sum without order copies gradients while the step goes on, so there the peak of gradients is an upper
+With overlap, a sum without order copies gradients while the step continues, so there the peak of gradients is an upper
 bound; otherwise it is exact.
 """
 

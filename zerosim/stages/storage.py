@@ -1,7 +1,7 @@
 """The training state of a rank, all that it keeps between steps and that a checkpoint saves, and its memory.
 
     device    memory for computation, to which a memory limit applies
-    host      memory beside it, in which a CPU can update
+    host      the memory of the CPU, which can update there
     carry     copies an array from one to the other, while the step waits
 
 Layouts are stored beside the arrays: a length cannot distinguish a full buffer from a shard at N = 1 or in groups.

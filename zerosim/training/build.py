@@ -156,8 +156,7 @@ def on_rank(
     config: Config, observed: Observed, allocate: Allocator, second: Communicator | None = None,
     host: HostMemory = HOST,
 ) -> tuple[Replica, Callable[[Batch], Total], list[Slot]]:
-    """The replica of this rank of `observed`, with the groups of its directions; its step; the passes of the last one.
-    """
+    """This rank's replica of `observed`, with the groups of its directions; its step; the passes of the last step."""
     here, directions, passes = config.of_rank(observed.rank), config.directions, list[Slot]()
     neighbours = RanksOfPipeline(observed, directions)
     own_replica = replica(
@@ -178,8 +177,7 @@ def stepping(
     config: Config, stage: Stage, comm: Observed, own_replica: Replica, neighbours: Neighbours, passes: list[Slot],
     pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Callable[[Batch], Total]:
-    """The step of a replica: that of its stage or, on a rank of a pipeline, of its schedule, which leaves its passes in
-    `passes`."""
+    """The step of a replica: its stage's or, on a rank of a pipeline, its schedule's, which leaves its `passes`."""
     if not config.chunks:
         return partial(stage.step, own_replica)
 
@@ -191,8 +189,7 @@ def stepping(
 
 
 def reduce_scatter(config: Config, comm: Observed, allocate: Allocator, wire: WireFormat | None) -> Callable[..., Any]:
-    """The sum of gradients over the ranks, bucket by bucket if the scenario has a bucket size; `wire` quantises them.
-    """
+    """The sum of gradients over the ranks, bucket by bucket if a bucket size is set; `wire` quantises them."""
     addition, name, buckets = config.addition, "reduce_scatter", Buckets(config.parallel.bucket_bytes)
     if addition.collective is None:
         return for_owners(lambda add: buckets.order_free(add, allocate), comm.named(name, addition.reduce_scatter))

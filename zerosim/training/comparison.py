@@ -83,8 +83,7 @@ def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerpr
 
 
 def whole_sha256(config: Config, snapshots: Sequence[Snapshot]) -> tuple[str, str]:
-    """The digests of all weights and of all optimizer state, layer by layer, independent of units; places are joined.
-    """
+    """The digests of all weights and all optimizer state, layer by layer, whatever the units; places are joined."""
     of_weights, of_optimizer = hashlib.sha256(), hashlib.sha256()
     pairs = list(zip(config.in_one_piece.units, config.model.units, strict=True))
     layers = sorted(((number, *pair) for pair in pairs for number in pair[0].numbers), key=lambda layer: layer[0])
@@ -178,8 +177,7 @@ def numbered(replica: Replica, units: Sequence[Unit]) -> Iterator[tuple[int, Uni
 def held_chunks(
     replica: Replica, units: Sequence[Unit], sums_everywhere: bool
 ) -> Iterator[tuple[int, str, int, Array]]:
-    """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, and its elements
-    with padding."""
+    """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, its elements."""
     state = replica.state
     for number, unit in numbered(replica, units):
         kept, due = len(state.weights[unit]), state.layouts.of(unit, "parameters").length

@@ -261,7 +261,7 @@ class Config(Row):
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """All that determines a step's bits beside the previous step, as far as rows of a training differ."""
+        """All that determines a step's bits, given the state before it, as far as rows of a training differ."""
         train = self.train
         shaped = train.steps if train.schedule != "constant" else 0
         hosts = self.ranks_per_host if self.order.on_hosts else 0
@@ -276,7 +276,7 @@ class Config(Row):
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """All that a scenario says of the row, beside its name."""
+        """All that a scenario says of the row, except its name."""
         return tuple(getattr(self, field.name) for field in fields(Row) if field.name != "name")
 
     def on(self, ranks: int) -> "Config":

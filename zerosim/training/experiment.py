@@ -144,8 +144,7 @@ def check_counted(scenario: Scenario, dataset: Dataset, config: Config) -> None:
 
 
 def check_data(scenario: Scenario, task: Task, measure: str | None) -> None:
-    """Refuse claims about a test split that is missing or has another measure, and a model that does not fit the data.
-    """
+    """Refuse claims about a missing test split or another measure of it, and a model that does not fit the data."""
     if scenario.check.test_accuracy and measure not in ("accuracy", "exact sequences"):
         raise scenario.origin.error(
             "check.test_accuracy needs integer labels and a test split, x_test and y_test, in data.source" +

@@ -136,8 +136,7 @@ def resumptions(experiment: Experiment) -> list[str]:
 
 
 def folder_names(experiment: Experiment) -> dict[str, str]:
-    """The folder's name for each row, by the row's name: its stage, or the variant's name in characters of file names.
-    """
+    """The folder of each row by the row's name: its stage, or the variant's name in characters of file names."""
     names: dict[str, str] = {}
     for number, config in enumerate(experiment.rows, start=1):
         shipped = config.stage_key in STAGES and not experiment.scenario.variant

@@ -65,8 +65,7 @@ def refuse_unequal_splits(experiment: Experiment) -> None:
 
 
 def split_fault(config: Config) -> str:
-    """The first differences between a row's split model and the model in one piece, in words; empty if there are none.
-    """
+    """The first differences between a row's split model and the model in one piece, in words; empty if none."""
     different = differences(config)
     more = f" (and {len(different) - MOST_SHOWN} more)" if len(different) > MOST_SHOWN else ""
     return "; ".join(different[:MOST_SHOWN]) + more
@@ -179,8 +178,7 @@ def computed(
 
 
 def in_float64(config: Config) -> Config:
-    """A row with the same pieces of the model: one data rank, DDP, float64, and two micro-batches for each rank of a
-    pipeline."""
+    """A row with the same pieces of the model: one data rank, DDP, float64, two micro-batches a pipeline rank."""
     directions = config.directions
     parallel = Parallel(stages=("ddp",), **{key: getattr(config.parallel, key) for key in PIECES})
     few = max(4, 2 * directions.side_by_side) if directions.side_by_side > 1 else 2

@@ -1,6 +1,6 @@
 """The program that trains and measures a scenario in a world.
 
-`measure` runs on every rank, in the local world and under MPI. Everything beside training (fingerprints, losses,
+`measure` runs on every rank, in the local world and under MPI. Everything but training (fingerprints, losses,
 results) goes over the bare communicator and is not counted; the stage's collectives go over the observed one.
 
 Training knows no formula; `verdict` judges measurements and a row.
@@ -69,20 +69,20 @@ class Silent:
     def end(self) -> None: ...
 
 
-RoomBytes = Callable[[Config, int], int]
+StepBytes = Callable[[Config, int], int]
 """The memory that a row's steps take beyond what a rank holds."""
 
 
 def measure(
     comm: Communicator, world: World, experiment: Experiment, progress: Progress,
-    second_channel: Communicator | None = None, room_bytes: RoomBytes | None = None,
+    second_channel: Communicator | None = None, step_bytes: StepBytes | None = None,
 ) -> Iterator[Measurement | None]:
     """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None.
 
-    Prefetches and overlapped reductions use `second_channel`. With `room_bytes`, the memory of a step is tried first.
+    Prefetches and overlapped reductions use `second_channel`. With `step_bytes`, the memory of a step is tried first.
     """
     shown = progress if comm.rank == 0 else Silent()
-    run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, room_bytes=room_bytes)
+    run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, step_bytes=step_bytes)
     check, faults = experiment.scenario.check, experiment.scenario.fault if experiment.faulty else ()
     on_others = replace(experiment, keep_weights=False, traced=NOTHING, folders={})
     histories: dict[tuple[object, ...], dict[int, Fingerprint]] = {}
@@ -138,7 +138,7 @@ class Run:
     faults: Sequence[Fault] = ()
     """The faults of this rank."""
     second_channel: Communicator | None = None
-    room_bytes: RoomBytes | None = None
+    step_bytes: StepBytes | None = None
 
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
@@ -225,14 +225,14 @@ class Run:
         Where memory is limited, what a step needs is allocated here once: within one, other ranks would already wait.
         """
         config, replica = self.config.of_rank(self.comm.rank), self.replica
-        room, place = None, self.config.directions.place(self.comm.rank)
+        trial, place = None, self.config.directions.place(self.comm.rank)
         try:
             if config.resumed is None:
                 replica.begin(initial_weights(config, place))
             else:
                 self.losses = restored(config, config.resumed, replica, place)
-            if self.room_bytes is not None:
-                room = np.empty(self.room_bytes(config, self.ledger.total), np.uint8)
+            if self.step_bytes is not None:
+                trial = np.empty(self.step_bytes(config, self.ledger.total), np.uint8)
             short = False
         except MemoryError:
             short = True
@@ -241,7 +241,7 @@ class Run:
         flags = np.zeros(self.comm.size, np.bool_)
         flags[self.comm.rank] = short
         ring.all_gather(self.comm, split(flags, self.comm.size))
-        del room    # only now: ranks may share a process
+        del trial    # only now: ranks may share a process
         return not flags.any()
 
     def run_all(self) -> RankMemory:

@@ -190,8 +190,7 @@ class Reference:
         }
 
     def computed_with(self, flat: Array) -> Array:
-        """A unit's weights as ranks receive them from the all-gather: quantised shard by shard, if they are quantised.
-        """
+        """A unit's weights as ranks receive them from the all-gather: quantised shard by shard, if at all."""
         arriving = flat
         if self.arithmetic.weights_wire is not None:
             length = padded(len(flat), self.mesh.size)

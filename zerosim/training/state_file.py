@@ -105,7 +105,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class SavedSections(TypedDict):
-    """What is read of the scenario of a checkpoint."""
+    """The sections that are read from the scenario of a checkpoint."""
 
     model: dict[str, Any]
     train: dict[str, Any]

@@ -77,11 +77,11 @@ FIRST_FIT, LAID_OUT = "first_fit", "first_fit_laid_out"
 def fragmentation(lifetimes: Sequence[Lifetime]) -> Fragmentation:
     """The fragmentation of memory with first fit, and with long-lived arrays laid out beforehand.
 
-    >>> found = fragmentation([
+    >>> step = fragmentation([
     ...     Lifetime("activations", "a", 30, 1, 4), Lifetime("activations", "b", 20, 2, None),
     ...     Lifetime("activations", "c", 10, 3, 6), Lifetime("activations", "d", 40, 5, None),
     ... ])
-    >>> found.peak_bytes, found.beyond_peak_bytes["first_fit"]           # d does not fit where a was
+    >>> step.peak_bytes, step.beyond_peak_bytes["first_fit"]           # d does not fit where a was
     (70, 30)
     """
     kept = long_lived(lifetimes)

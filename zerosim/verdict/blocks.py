@@ -39,8 +39,8 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
 
     >>> gpt2 = ModelKeys(kind="transformer", layers=12, width=768, heads=12, vocabulary=50257, sequence=1024,
     ...              tied_embeddings=True)
-    >>> count, found = transformer(gpt2, samples=1)
-    >>> count, found.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), found.korthikanti_bytes
+    >>> count, kept = transformer(gpt2, samples=1)
+    >>> count, kept.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), kept.korthikanti_bytes
     (124439808, True, 89653248)
     """
     scenario = Scenario(
@@ -63,8 +63,7 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
 
 
 def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
-    """The bytes that a segment keeps in 16 bits for an input of this shape: each block of memory once, its input too.
-    """
+    """The bytes that a segment keeps in 16 bits for an input of this shape, the input too; views count once."""
     plan = segment.plan(shape, of_parameters=True, of_input=True)
     dtype = np.dtype(np.float16)
     parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))

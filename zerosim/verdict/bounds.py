@@ -69,7 +69,7 @@ def products(config: Config, model: Model) -> Iterator[Product]:
 
 
 def of_each_expert(config: Config) -> float:
-    """The share of all tokens for which each expert has room."""
+    """The share of all tokens that an expert takes at most."""
     keys, tokens = config.keys, config.in_one_piece.task.inputs
     run = keys.queue_tokens or tokens
     return min(math.ceil(keys.capacity_factor * run * keys.experts_per_token / keys.experts), run) / run
@@ -100,9 +100,9 @@ def operations_between(config: Config) -> Between:
         return (scores + mixed * (layer > keys.dense_layers)) * (layer in blocks)
 
     of_layer = [
-        sum(each.multiplications for each in weights if each.layer == layer) + of_block(layer)
+        sum(product.multiplications for product in weights if product.layer == layer) + of_block(layer)
         for layer in range(layers)]
-    of_weights = sum(each.multiplications for each in weights if each.trained)
+    of_weights = sum(product.multiplications for product in weights if product.trained)
     of_inputs = sum(of_layer[lowest + 1 :]) + sum(map(of_block, range(lowest + 1, layers)))
     in_lowest = 2 * of_layer[lowest] if lowest < layers else 0
     again = scores / 2 * len(blocks) * (config.directions.context > 1)
@@ -193,7 +193,7 @@ def peaks_between(config: Config) -> Between:
 
 
 def under_way(config: Config) -> int:
-    """The micro-batches that run at once: of a pipeline as its schedule says, in layered accumulation all, else one."""
+    """The micro-batches that run at once: one, all in layered accumulation, those of the schedule in a pipeline."""
     return config.at_once if config.whole is None else held_due(
         config.parallel.schedule, config.whole.of_pipeline.index(config), config.directions.pipeline, config.block,
         config.parallel.model_chunks)
@@ -208,7 +208,7 @@ def activations_between(config: Config) -> tuple[int, int]:
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
     size = config.computing.weights.itemsize
-    numbers = [(each.layer, each.numbers) for each in products(config, model)]
+    numbers = [(product.layer, product.numbers) for product in products(config, model)]
     rows = attention(config)[1] * 2.5
     here = [number for unit in model.units for number in unit.numbers]
     blocks = [] if keys.kind == "mlp" else [number for number in here if 0 < number < keys.layer_count - 1]

@@ -83,8 +83,7 @@ def value_in_words(number: float, bits: str) -> str:
 def first_divergence(
     comm: Communicator, experiment: Experiment, config: Config, evidence: Evidence | None
 ) -> Divergence | None:
-    """The first element of `evidence`, which rank 0 has; on all ranks, which receive a message for every replayed step.
-    """
+    """The first element of `evidence`, which rank 0 has; on all ranks, with a message for every replayed step."""
     replayed = list(published(comm, replay(experiment, config, evidence) if comm.rank == 0 else None))
     return replayed[-1] if replayed else None
 
@@ -140,8 +139,7 @@ def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence
 def element(
     unit: Unit, offset: int, coordinates: Coordinates = ORIGIN
 ) -> tuple[int, str, str, tuple[int, ...]]:
-    """Layer number, parameter name, full name, and index in the whole of an element of a place's flat buffer, or of its
-    padding."""
+    """Layer, parameter, full name and index in the whole of an element of a place's flat buffer, or of its padding."""
     for place in unit.places:
         if place.start <= offset < place.stop:
             index = place.parameter.index(offset - place.start, coordinates)

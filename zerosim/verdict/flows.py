@@ -137,8 +137,8 @@ def with_messages(algorithm: Algorithm) -> Algorithm:
     rooted = algorithm.collective == "broadcast"
 
     def volume(rank: int, size: int, root: int) -> list[Sequence[int]]:
-        length, asked = (size, root) if rooted else (1, None)
-        sent = flow(algorithm.carry_out, size, rank, length, 1, asked).messages
+        length, sender = (size, root) if rooted else (1, None)
+        sent = flow(algorithm.carry_out, size, rank, length, 1, sender).messages
         return [range(chunks) for chunks, often in sent.items() for _ in range(often)]
 
     def steps(size: int) -> int:

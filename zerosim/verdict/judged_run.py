@@ -57,7 +57,7 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
         compared_with="one process" if measured.compared else None,
         first_divergence=divergence and replace(
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
-        formula_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
+        due_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
                             for what in expected(config.of_pipeline[0], updates).operations},
         operations_between=operations_between(config),
         sent_otherwise=undeclared(config),
@@ -110,8 +110,7 @@ def memory_due(config: Config, rank: int, updates: int, copies: int | None = Non
 
 
 def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
-    """The rows compared with each other: without a reference a row is equal if it ends like the first with its order.
-    """
+    """The rows compared with each other: without a reference a row is equal if it ends like the first of its order."""
 
     def ending(row: RowOutcome) -> tuple[object, ...]:
         measured = row.measured
@@ -180,7 +179,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
             (return_freed if limit else keep_freed)()
         with memory_limit(limit):
             measured = list(measure(
-                comm, world, experiment, progress, second, room_bytes if limited() else None))
+                comm, world, experiment, progress, second, step_bytes if limited() else None))
             return outcome_of(comm, world, experiment, measured)
 
     # One BLAS thread, since their number changes bits; no warnings, since overflows are results.
@@ -193,7 +192,7 @@ def run_on(world: World, experiment: Experiment, progress: Progress) -> Outcome 
             progress.end()    # which gives the terminal its cursor back
 
 
-def room_bytes(config: Config, held_bytes: int) -> int:
+def step_bytes(config: Config, held_bytes: int) -> int:
     """The memory of a step's peak beyond `held_bytes`, and a quarter more for gaps between arrays."""
     return max(expected(config).peak_total - held_bytes, 0) * 5 // 4
 

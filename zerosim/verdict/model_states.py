@@ -61,7 +61,7 @@ class ModelStates:
 def per_parameter(precision: str, k: int, accumulate: str = "weights") -> ModelStates:
     """Bytes of model states for each parameter, before any sharding; `k` is the optimizer's, see `optimizer_bytes`.
 
-    To `accumulate` in fp32 keeps a float32 gradient beside that in 16 bits, as `parallel.accumulate_dtype` does.
+    With `accumulate` = "fp32" a float32 gradient is kept in addition to the 16-bit one (`parallel.accumulate_dtype`).
 
     >>> int(per_parameter("mixed", 12).total), int(per_parameter("mixed", 12, "fp32").total)
     (16, 20)
@@ -165,8 +165,8 @@ def estimate(
 ) -> Estimate:
     """All stages; some states may be offloaded to the host.
 
-    >>> found = estimate(1000, 4, "mixed", "adam")
-    >>> {row.stage: int(row.states.total) for row in found.rows}["zero3"], found.basis
+    >>> states = estimate(1000, 4, "mixed", "adam")
+    >>> {row.stage: int(row.states.total) for row in states.rows}["zero3"], states.basis
     (4000, 'mixed precision, adam: 2 + 2 + 12 bytes per parameter')
     """
     states = per_parameter(precision, optimizer_bytes(precision, optimizer), accumulate)

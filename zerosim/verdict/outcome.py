@@ -159,7 +159,7 @@ class Judgement:
     """`one process` or, without a reference, the first row that adds in the same order, or `null`"""
     first_divergence: Divergence | None = None
     """the first differing bytes, or `null`"""
-    formula_operations: dict[str, int] = field(default_factory=dict)
+    due_operations: dict[str, int] = field(default_factory=dict)
     """the `operations` due of each rank; over a pipeline, of its ranks together"""
     operations_between: dict[str, tuple[int, int]] = field(default_factory=dict)
     """floor and ceiling of the `operations` of all ranks together, from the model's sizes; `{}` for your own model"""
@@ -298,7 +298,7 @@ class Outcome:
 
 
 def failed_checks(row: RowOutcome) -> Iterator[str]:
-    """The failed checks of a row that hold for every scenario, in words; of each the first rank."""
+    """The failed checks of a row that every scenario has, in words; each check with its first rank."""
     if row.equal is False:
         yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
     if row.measured.updates != row.config.train.steps and not row.config.scaling().dynamic:
@@ -385,7 +385,7 @@ def other_bits(row: RowOutcome) -> Iterator[str]:
 
 def miscalculated(row: RowOutcome) -> Iterator[str]:
     """The ranks whose matrix products differ from the model's operations, in words."""
-    formulas, every = row.formula_operations, row.measured.operations
+    formulas, every = row.due_operations, row.measured.operations
     stride = len(every) // row.config.directions.pipeline
     for rank in range(stride):
         counted = {what: sum(operations.get(what, 0) for operations in every[rank::stride]) for what in formulas}

@@ -251,12 +251,12 @@ class Uncalled(Observed):
     """A communicator whose collectives are not called: they notify instruments and take their buffers."""
 
     def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def take_room(comm: Any, given: Any, *_: Any) -> Any:
+        def take_buffers(comm: Any, given: Any, *_: Any) -> Any:
             if isinstance(function, OnNarrowWires) and comm.size > 1:
-                function.take_room(given[0])
+                function.take_buffers(given[0])
             return given[0] if name == "reduce_scatter" else None
 
-        return super().named(name, take_room)
+        return super().named(name, take_buffers)
 
 
 class NoSums(SquareSums):

@@ -50,8 +50,7 @@ class MpiCommunicator(Mailbox):
         self._uncopied = Uncopied(self, comm.Dup())
 
     def take_buffers_from(self, allocate: Allocator) -> None:
-        """Let all memory for later messages of more than `SMALL_BYTES` come from `allocate`, so that a ledger counts
-        it."""
+        """Let all memory for later messages of more than `SMALL_BYTES` come from `allocate`, for a ledger to count."""
         self.copies = Copies(allocate)
 
     def channel(

@@ -198,8 +198,7 @@ def own_launcher() -> str:
 
 
 def zerosim_on(ranks: int, subject: str) -> list[str]:
-    """The command line of zerosim on MPI processes, before its arguments; `LaunchError` for `subject` without mpiexec.
-    """
+    """The command of zerosim on MPI processes, before its arguments; `LaunchError` for `subject` without mpiexec."""
     launcher = shutil.which(own_launcher())
     if launcher is None:
         raise LaunchError(f"{subject} starts MPI processes, and there is no mpiexec; install an MPI library, e.g. pip "

@@ -19,7 +19,7 @@ from zerosim.core.allocation import Array
 
 
 def top_indices_forward(x: Array, *, empty: Empty, count: int) -> Array:
-    """y = the places of the `count` largest numbers of each row, largest first; of equal ones the lowest place first.
+    """y = the places of the `count` largest numbers of each row, largest first, equal ones by place.
 
     x is (…, n), y (…, count). −0 and 0 are equal; NaN comes after all numbers.
 

@@ -108,7 +108,7 @@ def measured_switches(rows: Sequence[SampleRow]) -> dict[str, int]:
 
     >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
     >>> keys = "collective", "algorithm", "bytes", "seconds"
-    >>> measured_switches([dict(zip(keys, ("all_gather", *each))) for each in at])
+    >>> measured_switches([dict(zip(keys, ("all_gather", *time))) for time in at])
     {'all_gather': 1024}
     """
     switches = {}

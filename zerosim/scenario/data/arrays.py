@@ -178,35 +178,35 @@ def csv_arrays(stream: IO[bytes], target: str) -> dict[str, Array]:
 
     The column `target`, or else the last, is y, and all others are x.
 
-    >>> found = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "")
-    >>> found["x"].tolist(), found["y"].tolist()
+    >>> arrays = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "")
+    >>> arrays["x"].tolist(), arrays["y"].tolist()
     ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
     """
     try:
         rows = list(csv.reader(io.StringIO(stream.read().decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"this is not a CSV in UTF-8: {error}") from None
-    head, body = (rows[0], [row for row in rows[1:] if row]) if rows else ([], [])
+    head, body = (rows[0] if rows else []), {number: row for number, row in enumerate(rows[1:], start=2) if row}
     if len(head) < 2 or not body:
         raise UsageError("a CSV has a first row with the names of two columns or more, separated by commas, and a row "
                          f"for each sample; found {','.join(head)[:40]!r}")
     if all(map(is_number, head)):
         raise UsageError(f"the first row is {','.join(head)[:40]!r}; put a row with the names of the columns before it")
-    for number, row in enumerate(body, start=2):
+    for number, row in body.items():
         if len(row) != len(head):
             raise UsageError(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
     if target and head.count(target) != 1:
         raise UsageError(f"there are two columns {target!r}; rename one" if target in head else
                          f"there is no column {target!r}; there are {', '.join(head)[:200]}")
-    at, columns = head.index(target) if target else len(head) - 1, list(zip(*body, strict=True))
+    at, columns = head.index(target) if target else len(head) - 1, list(zip(*body.values(), strict=True))
     for place, (name, column) in enumerate(zip(head, columns, strict=True)):
-        words = [(line, cell.strip()) for line, cell in enumerate(column, start=2) if not is_number(cell)]
-        for line, word in words:
+        words = [(number, cell.strip()) for number, cell in zip(body, column, strict=True) if not is_number(cell)]
+        for number, word in words:
             missing = not word or (len(column) > 2 * len(words) and word.lower() in MISSING)
             if place != at or missing:
                 mend = "fill it in, or leave the row out" if place == at else (
                     "give a number with a decimal point, as only the target may hold words")
-                raise UsageError(f"column {name!r}, row {line} is {repr(word[:40]) if word else 'missing'}; {mend}")
+                raise UsageError(f"column {name!r}, row {number} is {repr(word[:40]) if word else 'missing'}; {mend}")
     y = columns.pop(at)
     return {"x": np.array([[float(cell) for cell in column] for column in columns]).T, "y": answers(y)}
 

@@ -53,8 +53,10 @@ def load_dataset(scenario: Scenario) -> Dataset:
     if tokens and vocabulary == 1:
         raise origin.error("model.vocabulary must be 0, the data's, or at least 2, found 1", ("model", "vocabulary"))
     if tokens and scenario.data == Data():
-        raise origin.error("this scenario names no data of tokens, so it is for zerosim plan; to run it, set "
-                           f"data.source to {ALLOWED}", ("model", "kind"))
+        planned = ", so it is for zerosim plan" if vocabulary and model.sequence else (
+            ", and a plan without them needs model.vocabulary and model.sequence")
+        raise origin.error(f"this scenario names no data of tokens{planned}; to run it, set data.source to {ALLOWED}",
+                           ("model", "kind"))
     with origin.blaming(SOURCE, value=source):
         if not tokens and source in (*TASKS, "text"):
             raise UsageError(

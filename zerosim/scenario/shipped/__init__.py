@@ -84,10 +84,10 @@ def relinked(page: str, source: Path, place: Path, places: Mapping[str, Path]) -
 
     `places` has the place of each copied file by its path in the project.
     """
-    def link(found: re.Match[str]) -> str:
-        words, target, anchor = found[1], found[2], found[3] or ""
+    def link(match: re.Match[str]) -> str:
+        words, target, anchor = match[1], match[2], match[3] or ""
         if "://" in target:
-            return found[0]
+            return match[0]
         within = os.path.normpath(source.relative_to(HERE).parent / target)
         file = HERE.parents[2] / within if within.startswith("zerosim" + os.sep) else HERE / within
         if within in places:

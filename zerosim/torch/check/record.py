@@ -245,6 +245,8 @@ class Entry:
     shape: tuple[int, ...] = ()
     """The shape of the whole tensor, of which this rank has `place`: a block, or a range of its flat elements."""
     place: Key = ()
+    first: int = 0
+    """Which row of the whole matrix is the first of `rows`."""
     group: list[int] = field(default_factory=list)
     """The ranks that hold the tensor together."""
     aliases: list[str] = field(default_factory=list)

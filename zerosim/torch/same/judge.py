@@ -6,8 +6,8 @@ began, and the first is the finding. A module whose difference is undone later i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
 from zerosim.torch.check.record import Array, Entry
-from zerosim.torch.same.wholes import Place, Run, distance, like, nearest, placed
+from zerosim.torch.same.wholes import OF_MODULES, Place, Run, distance, like, nearest, placed
 
 SAME = "the same within rounding"
 LEAST = 0.01
@@ -44,7 +44,7 @@ STAGES = {
     "clipped": Stage("clipping", "another clipping", "the clipped gradient", ("output", "loss", "gradient")),
     "updated": Stage("update", "another update", "the updated weight", ("output", "loss", "gradient")),
 }
-OF_MODULES, OF_PARAMETERS = ("output", "output gradient"), ("gradient", "clipped", "updated")
+OF_PARAMETERS = ("gradient", "clipped", "updated")
 
 
 @dataclass
@@ -65,55 +65,51 @@ class Compared(NamedTuple):
     equal: list[str]
 
 
-@dataclass
 class Judge:
     """The verdicts on `other`, beside `reference`; `again` is a record of it with moved weights."""
 
-    reference: Run
-    other: Run
-    again: Run | None = None
-    counts: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    worst: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    places: dict[tuple[int, str], Place] = field(default_factory=dict)
-    held: dict[int, set[str]] = field(default_factory=dict)
-    """The parameters of which each rank has a part."""
-    below: dict[str, set[str]] = field(default_factory=dict)
-    """The reference's parameters below each module."""
-    findings: list[CheckFinding] = field(default_factory=list)
-    unequal: set[str] = field(default_factory=set)
-    measured: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    others: list[Difference] = field(default_factory=list)
-    """The parameters whose optimizer has other settings than in the reference."""
-    cannot: str = ""
-    """Why the runs cannot be compared, where neither of them is wrong."""
-
-    @property
-    def roundoff(self) -> float:
-        return max(self.reference.roundoff, self.other.roundoff)
+    def __init__(self, reference: Run, other: Run, again: Run | None = None) -> None:
+        self.reference, self.other, self.again = reference, other, again
+        self.roundoff = max(reference.roundoff, other.roundoff)
+        self.moved = cache(self._moved)
+        self.counts, self.worst = defaultdict[str, list[str]](list), defaultdict[str, float](float)
+        self.places: dict[tuple[int, str], Place] = {}
+        self.held, self.below = defaultdict[int, set[str]](set), defaultdict[str, set[str]](set)
+        """The parameters of which each rank has a part, and the reference's parameters below each module."""
+        self.findings, self.unequal = list[CheckFinding](), set[str]()
+        self.others: list[Difference] = []
+        """The parameters whose optimizer has other settings than in the reference."""
+        self.cannot = ""
+        """Why the runs cannot be compared, where neither of them is wrong."""
 
     # -- thresholds
 
-    def limit(self, kind: str, step: int, name: Any, due: Array) -> float:
-        """The largest difference that is rounding: measured, or half of the digits of the coarsest dtype."""
-        if (kind, step) not in self.measured:
-            self.measured[kind, step] = max((float(np.abs(entry.rows).max(initial=0)) for _, entry in
-                                             self.reference.kinds.get((kind, step), [])), default=0.0)
-        own = max(float(np.abs(due).max(initial=0)), LEAST * self.measured[kind, step], 1e-300)
-        if self.again is None:
-            return float(np.sqrt(self.roundoff)) * own
-        if (kind, step, name) not in self.measured:
-            self.measured[kind, step, name] = max((
-                float(np.abs(a - b).max(initial=0)) for a, b in self.pairs(kind, step, name)), default=0.0)
-        return MARGIN * max(self.measured[kind, step, name], self.roundoff * own)
+    def _moved(self, kind: str, step: int) -> dict[Any, tuple[float, float]]:
+        """For each name how far moved weights move its numbers, at most and together (see `along`).
 
-    def pairs(self, kind: str, step: int, name: Any) -> Iterable[tuple[Array, Array]]:
-        """The numbers of the reference and of its repetition, side by side."""
-        assert self.again is not None
-        both = ([np.array([run.loss(step)])] if kind == "loss" else [*run.tokens(kind, step).get(name, {}).values()]
-                if kind in OF_MODULES else [numbers for whole in run.named(kind, step).get(name, [])
-                                            for numbers in (whole.rows, whole.columns)]
-                for run in (self.reference, self.again))
-        return [(a, b) for a, b in zip(*both, strict=False) if a.shape == b.shape]
+        For None, the largest number of the kind in the reference, and the median of how far they move together.
+        """
+        moved, due = dict[Any, tuple[float, float]](), self.reference.numbers(kind, step)
+        again = self.again.numbers(kind, step) if self.again is not None else {}
+        for name, numbers in due.items():
+            a, b = (np.concatenate(parts) for parts in (numbers, again.get(name, [np.zeros(0)])))
+            if len(a) == len(b) > 0:
+                size = max(float(np.linalg.norm(a)), 1e-300) * len(a) ** 0.5
+                moved[name] = float(np.abs(a - b).max()), max(along(a, b), float(np.linalg.norm(a - b)) / size)
+        moved[None] = max((float(np.abs(values).max(initial=0)) for numbers in due.values() for values in numbers),
+                          default=0.0), float(np.median([together for _, together in moved.values()] or [np.inf]))
+        return moved
+
+    def limits(self, kind: str, step: int, name: Any, due: Array) -> tuple[float, float]:
+        """The largest difference that is rounding: measured, or half of the digits of the coarsest dtype.
+
+        The second is that of all numbers together, which is seen before each is, and infinite without a measure.
+        """
+        (largest, together), (most, own) = (self.moved(kind, step).get(key, (0.0, np.inf)) for key in (None, name))
+        size = max(float(np.abs(due).max(initial=0)), LEAST * largest, 1e-300)
+        if self.again is None:
+            return float(np.sqrt(self.roundoff)) * size, np.inf
+        return MARGIN * max(most, self.roundoff * size), MARGIN * max(own, together, self.roundoff)
 
     def find(self, kind: str, step: int, difference: Difference, cause: str = "") -> None:
         ranks = difference.ranks
@@ -158,11 +154,11 @@ class Judge:
         own, due = self.other.wholes("weight", 1), self.reference.named("weight", 1)
         self.places, lost = placed(self.reference, self.other)
         for (rank, _), place in self.places.items():
-            self.held.setdefault(rank, set()).add(place.whole.name)
+            self.held[rank].add(place.whole.name)
         for whole in self.reference.wholes("weight", 1):
             for path in (f".{name}".split(".") for name in (whole.name, *whole.aliases)):
                 for length in range(1, len(path)):
-                    self.below.setdefault(".".join(path[1:length]), set()).add(whole.name)
+                    self.below[".".join(path[1:length])].add(whole.name)
         named = [whole for whole in lost if not whole.name.startswith("?")]
         absent = sorted(due.keys() - {place.whole.name for place in self.places.values()})
         if named and any(whole.rows.size * whole.columns.size < named[0].rows.size * named[0].columns.size
@@ -193,39 +189,39 @@ class Judge:
         for (own, width), of_rank in self.other.tokens(kind, step).items():
             for rank, tokens in of_rank.items():
                 key = self.other.there(rank, own), width
-                if key in due and self.below.get(key[0], set()) <= self.held.get(rank, set()):
+                if key in due and self.below[key[0]] <= self.held[rank]:
                     parts.setdefault(key, {})[rank] = tokens
-        scale, known = 1.0, False
-        off: dict[int, dict[str, tuple[int, int]]] = {}
+        scale, off = 0.0, dict[str, Difference]()
         for key in (key for key in due if key in parts):
-            values = np.sort(np.concatenate([*due[key].values()]))
-            own = np.sort(np.concatenate([*parts[key].values()]))
-            limit, full = self.limit(kind, step, key, values), np.repeat(values, len(own) // max(1, len(values)))
-            whole = 0 < len(full) == len(own)
-            if whole and not known and kind == "output gradient":  # of a loss that is a mean over fewer tokens
-                known, scale = True, float(own @ full / max(float(full @ full), 1e-300)) or 1.0
-            for rank, tokens in parts[key].items():
-                far = nearest(values, tokens / scale)[1]
-                off.setdefault(rank, {})[key[0]] = int((far > limit).sum()), len(tokens)
-                self.worst[kind] = max(self.worst[kind], float(far[far <= limit].max(initial=0)) / limit)
-            far = distance(own / scale, full) if whole else np.zeros(1)
-            if whole and not any(off[rank][key[0]][0] for rank in parts[key]) and (
-                    (far > limit).any() or along(full, own / scale) > self.along_limit(kind, step, key)):
-                for rank, tokens in parts[key].items():
-                    off[rank][key[0]] = max(1, int((far > limit).sum())), len(tokens)
-        wrong: dict[str, Difference] = {}
-        for rank, counts in off.items():
-            last = next((name for name in reversed(order) if name in counts), "")
-            for name, (count, of) in counts.items():
-                above = {name[:at] for at in range(len(name)) if name[at] == "." or not at} - {name}
-                inside = kind == "output" and any(counts.get(module, (1, 0))[0] == 0 for module in above)
-                if count and not inside and (counts[last][0] or (self.again is not None and any(
-                        counts.get(later, (0, 0))[0] for later in order[order.index(name) + 1 :]
-                        if not later.startswith(f"{name.rpartition('.')[0]}.")))):  # noise may hide it in the last one
-                    text = f"{count} of {plural(of, 'token')}"
-                    wrong.setdefault(name, Difference(name, [], text)).ranks.append(rank)
-        equal = {name for name, _ in parts} - wrong.keys()
-        return Compared([wrong[name] for name in order if name in wrong], [name for name in order if name in equal])
+            values, own = (np.sort(np.concatenate([*of_rank.values()])) for of_rank in (due[key], parts[key]))
+            full = np.repeat(values, len(own) // max(1, len(values)))
+            if not 0 < len(full) == len(own):
+                parts.pop(key)
+                continue
+            if not scale:  # a loss that is a mean over fewer tokens has larger gradients
+                scale = float(own @ full / max(float(full @ full), 1e-300)) if kind == "output gradient" else 1.0
+                scale = scale or 1.0
+            (limit, together), far = self.limits(kind, step, key, values), distance(own / scale, full)
+            if (far <= limit).all() and along(full, own / scale) <= together:
+                self.worst[kind] = max(self.worst[kind], float(far.max()) / limit)
+                continue
+            counts = {rank: int((nearest(values, tokens / scale)[1] > limit).sum())
+                      for rank, tokens in parts[key].items()}
+            off.setdefault(key[0], Difference(key[0], [rank for rank in counts if counts[rank]] or [*counts], (
+                f"{max(1, *counts.values())} of {plural(max(map(len, parts[key].values())), 'token')}")))
+        compared = {name for name, _ in parts}
+        last = next((name for name in reversed(order) if name in compared), "")
+
+        def undone(name: str) -> bool:
+            above = {name[:at] for at in range(len(name)) if name[at] == "." or not at} - {name}
+            later = [] if self.again is None else [  # noise may hide it in the last one
+                module for module in order[order.index(name) + 1 :] if module in off
+                and not module.startswith(f"{name.rpartition('.')[0]}.")]
+            return (kind == "output" and bool(above & (compared - off.keys()))) or not (last in off or later)
+
+        wrong = [off[name] for name in order if name in off and not undone(name)]
+        equal = compared - {difference.name for difference in wrong}
+        return Compared(wrong, [name for name in order if name in equal])
 
     # -- parameters
 
@@ -245,11 +241,11 @@ class Judge:
                 if place.cut and axis != place.axis:
                     continue
                 own, of_full = getattr(whole, axis), getattr(full, axis)
-                values, limit = place.of(of_full, axis), self.limit(kind, step, full.name, of_full)
+                values, (limit, together) = place.of(of_full, axis), self.limits(kind, step, full.name, of_full)
                 far, size = distance(own, values), float(values @ values)
                 gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
                 if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
-                    near = np.abs(gradient.rows) > self.limit("gradient", step, full.name, gradient.rows)
+                    near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
                     far = np.where(place.of(near, axis), far, 0)
                 most = float(far.max(initial=0)) / limit
                 if most > max(error, 1.0):
@@ -261,7 +257,7 @@ class Judge:
                 error = max(error, most)
                 if kind != "updated" and axis == place.axis and error <= 1 and size:
                     factor = float(own @ values) / size
-                    error = max(error, along(values, own) / self.along_limit(kind, step, full.name))
+                    error = max(error, along(values, own) / together)
             if error > 1:
                 compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
             else:
@@ -275,25 +271,6 @@ class Judge:
                 for (rank, _), place in self.places.items()
                 if rank in holders and place.whole.name in due and place.whole.name not in there)
         return compared
-
-    def along_limit(self, kind: str, step: int, name: Any) -> float:
-        """How far all numbers of a name may be off together, which is seen before each is: see `along`.
-
-        It is measured on all names, and infinite without a measure.
-        """
-        if self.again is None:
-            return np.inf
-        key = "along", kind, step
-        if key not in self.measured:
-            moved: dict[tuple[Any, ...], float] = {}
-            for other in (self.reference.tokens if kind in OF_MODULES else self.reference.named)(kind, step):
-                both = [pair for pair in self.pairs(kind, step, other) if len(pair[0])]
-                if both:
-                    a, b = (np.concatenate(parts) for parts in zip(*both, strict=True))
-                    moved[*key, other] = max(along(a, b), float(np.linalg.norm(a - b)) / max(
-                        float(np.linalg.norm(a)), 1e-300) / len(a) ** 0.5)
-            self.measured |= {**moved, key: float(np.median([*moved.values()] or [np.inf]))}
-        return MARGIN * max(self.measured.get((*key, name), np.inf), self.measured[key], self.roundoff)
 
     # -- a step
 
@@ -324,7 +301,8 @@ class Judge:
         elif self.roundoff > 1e-12 and not outcome["updated"].wrong:
             outcome["updated"].wrong.extend(self.others)
         loss, due = self.other.loss(step), self.reference.loss(step)
-        factor = simple(loss / due if due else np.nan, self.limit("loss", step, "", np.array([due])) / abs(due or 1))
+        limit, _ = self.limits("loss", step, "", np.array([due]))
+        factor = simple(loss / due if due else np.nan, limit / abs(due or 1))
         times = "" if factor in (1, None) else f", {factor:g} times {due:.9g}"
         self.counts["loss"].append(f"{loss:.9g} in step {step}{times}")
         for kind, (wrong, equal) in outcome.items():

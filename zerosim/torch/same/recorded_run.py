@@ -18,11 +18,11 @@ LAST = 2
 def recorder(double: bool, noise: str, keep: Callable[[Frame], None], last: int | None) -> Any:
     """What records this rank, in 64 bits or with moved initial weights if it is asked to."""
     from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - a judge needs no PyTorch
-    from zerosim.torch.same.starting import Double  # noqa: PLC0415 - as above
+    from zerosim.torch.same.starting import doubled  # noqa: PLC0415 - as above
 
     recorder = LayoutRecorder(keep, last, noise)
     if double:
-        recorder.leaving.enter_context(Double())
+        recorder.leaving.enter_context(doubled())
     return recorder
 
 

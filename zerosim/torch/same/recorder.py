@@ -23,11 +23,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerosim.torch.check.adapters import deepspeed_gradient
 from zerosim.torch.check.names import plainly
 from zerosim.torch.check.record import Entry, Frame
-from zerosim.torch.check.sketch import PIECES, hashed
+from zerosim.torch.check.sketch import blocks, hashed, whole
 from zerosim.torch.check.tensors import clipped_parameters, local, parameters_of, script_line
 from zerosim.torch.check.window import Window
-from zerosim.torch.same.record import is_range, matrix, span
 from zerosim.torch.same.starting import move
+from zerosim.torch.same.wholes import matrix
 
 
 @lru_cache(16)
@@ -37,29 +37,19 @@ def factors(count: int, device: Any) -> Any:
     return (1.0 - 2.0 * (numbers & 1)) * (0.5 + (numbers >> 11 & (1 << 53) - 1).double() / 2**53)
 
 
-def products(values: Any, right: Any, left: Any) -> tuple[Any, Any]:
-    """A matrix times a vector, and a vector, if there is one, times the matrix, in float64, some rows at a time."""
-    most = max(1, PIECES.get(values.device.type, 1 << 24) // max(1, values.shape[1]))
-    rows, columns = [right.new_zeros(0)], right.new_zeros(values.shape[1])
-    for piece, factor in zip(values.split(most), values.new_zeros(len(values)).split(most) if left is None else
-                             left.split(most), strict=True):
-        wide = piece.double()
-        rows.append(wide @ right)
-        if left is not None:
-            columns += factor @ wide
-    return torch.cat(rows), columns
+def projections(values: Any, shape: tuple[int, ...], place: Any) -> tuple[int, Any, Any]:
+    """What a part contributes to the two projections of the whole tensor: its first row, those from there, all columns.
 
-
-def projections(values: Any, shape: tuple[int, ...], place: Any) -> tuple[Any, Any]:
-    """What a part contributes to the two projections of the whole tensor, in its rows and in its columns."""
-    first, last, columns = span(shape, place)
-    values, (rows, width) = values.detach().reshape(-1), matrix(shape)
-    if is_range(shape, place):
-        (start, end), = place
-        values = nn.functional.pad(values, (start - first * width, last * width - end))
-    right = factors(width, values.device)
-    right = right if len(columns) == width else right[torch.from_numpy(columns).to(right.device)]
-    return products(values.reshape(last - first, len(columns)), right, factors(rows, values.device)[first:last])
+    It is a block of the tensor, or a range of its flat elements.
+    """
+    (rows, width), flat = matrix(shape), len(place) == 1 and len(shape) > 1
+    right, left = factors(width, values.device), factors(rows, values.device)
+    of_rows, columns = [right.new_zeros(0)], right.new_zeros(width)
+    for first, block in blocks(values, (rows * width,) if flat else shape, place, width):
+        wide = block.double()
+        of_rows.append(wide @ right)
+        columns += left[first : first + len(block)] @ wide
+    return place[0][0] // (width if flat else 1) if place else 0, torch.cat(of_rows), columns
 
 
 def per_token(tensor: Any) -> Any | None:
@@ -67,9 +57,10 @@ def per_token(tensor: Any) -> Any | None:
     if isinstance(tensor, DTensor) and any(
             placement.is_partial() or placement.is_shard(tensor.dim() - 1) for placement in tensor.placements):
         return None
-    values = local(tensor).detach()
-    values = values.reshape(-1, values.shape[-1])
-    return products(values, factors(values.shape[1], values.device), None)[0]
+    values, width = local(tensor), tensor.shape[-1]
+    right = factors(width, values.device)
+    return torch.cat([right.new_zeros(0), *(block.double() @ right for _, block in blocks(
+        values, values.shape, whole(values.shape), width))])
 
 
 def drawn() -> Any:
@@ -259,8 +250,9 @@ class LayoutRecorder(Window):
             added, share = share_of(values)
             for name, piece, shape, group, place in self.pieces(parameter, values) if (
                     values is not None and values.layout is torch.strided and share) else ():
-                self.entry(kind, name, *(share * numbers for numbers in projections(piece, shape, place)), line=line,
-                           shape=shape, place=place, group=group, aliases=self.aliases.get(name, []), added=added,
+                first, rows, columns = projections(piece, shape, place)
+                self.entry(kind, name, share * rows, share * columns, line=line, shape=shape, first=first,
+                           place=place, group=group, aliases=self.aliases.get(name, []), added=added,
                            roundoff=torch.finfo(piece.dtype).eps / 2, settings=settings.get(id(parameter), {}))
 
     def before_update(self, optimizer: Any, *_: Any) -> None:

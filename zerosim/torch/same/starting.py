@@ -1,6 +1,9 @@
 """What a recorded run may do to its precision, and to its initial weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -9,39 +12,11 @@ from zerosim.torch.check.sketch import hashed
 from zerosim.torch.check.tensors import local
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
-MADE_FROM_OTHERS = (torch.tensor, torch.as_tensor, torch.from_numpy)
+MADE_FROM_OTHERS = (torch.tensor, torch.as_tensor)
 
 
-class Double(TorchFunctionMode):
-    """A context in which PyTorch computes in 64 bits wherever a script names a shorter dtype, too.
-
-    Autocast leaves 64 bits alone. What a script loads or a worker sends keeps its dtype until it is converted.
-
-    >>> with Double():
-    ...     torch.zeros(2).float().softmax(0, dtype=torch.float32).dtype, torch.tensor(1.0, dtype=torch.float32).dtype
-    (torch.float64, torch.float64)
-    """
-
-    def __enter__(self) -> "Double":
-        self.default, self.setter, self.engine = (
-            torch.get_default_dtype(), torch.set_default_dtype, torch.autograd._engine_run_backward)
-        torch.set_default_dtype(torch.float64)
-        torch.set_default_dtype, torch.autograd._engine_run_backward = lambda dtype: None, self.differentiate
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        torch.set_default_dtype, torch.autograd._engine_run_backward = self.setter, self.engine
-        torch.set_default_dtype(self.default)
-
-    def differentiate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a backward, in which the mode would be off: `Tensor.backward` is a function that it has seen."""
-        super().__enter__()
-        try:
-            return self.engine(*args, **kwargs)
-        finally:
-            super().__exit__(None, None, None)
+class Widened(TorchFunctionMode):
+    """Every call of PyTorch that names a shorter dtype names 64 bits instead."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -53,6 +28,32 @@ class Double(TorchFunctionMode):
             kwargs |= {"dtype": torch.float64} if kwargs.get("dtype") in NARROW else {}
         result = function(*args, **kwargs)
         return result.double() if function in MADE_FROM_OTHERS and result.dtype in NARROW else result
+
+
+@contextmanager
+def doubled() -> Iterator[None]:
+    """A context in which PyTorch computes in 64 bits wherever a script names a shorter dtype, too.
+
+    Autocast leaves 64 bits alone, and a GradScaler is off. What a script loads or a worker sends keeps its dtype until
+    it is converted.
+
+    >>> with doubled():
+    ...     torch.zeros(2).float().softmax(0, dtype=torch.float32).dtype, torch.tensor(1.0, dtype=torch.float32).dtype
+    (torch.float64, torch.float64)
+    """
+    default, mode = torch.get_default_dtype(), Widened()
+    engine, scaler = torch.autograd._engine_run_backward, torch.amp.GradScaler.__init__
+
+    def differentiate(*args: Any, **kwargs: Any) -> Any:
+        with mode:  # which is off in a backward: `Tensor.backward` is a function that it has seen
+            return engine(*args, **kwargs)
+
+    torch.set_default_dtype(torch.float64)
+    with (mode, patch.multiple(torch, set_default_dtype=lambda dtype: None, from_numpy=torch.as_tensor),
+          patch.object(torch.amp.GradScaler, "__init__", lambda self, *_, **__: scaler(self, enabled=False)),
+          patch.object(torch.autograd, "_engine_run_backward", differentiate)):
+        yield
+    torch.set_default_dtype(default)
 
 
 def move(root: Any, dtype: Any) -> None:

@@ -1,18 +1,34 @@
-"""Tensors put together from the parts of ranks, and found in those of another run by their content. NumPy alone."""
+"""Tensors put together from the parts of ranks, and found in those of another run by their content. NumPy alone.
+
+A matrix W has two projections: W·v has a number for each row, vᵀ·W one for each column, with pseudo-random factors v
+that depend only on the position within a row, or within a column. Rows of W have the numbers of these rows, whoever
+holds them and in whatever order; columns those of these columns. Where ranks are known to hold blocks or ranges of one
+tensor, their contributions to its projections add up.
+"""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from zerosim.torch.check.record import Array, Entry
-from zerosim.torch.same.record import is_range, matrix, span
 
+OF_MODULES = ("output", "output gradient")
 COPIED = 1e-11
 """Projections of equal weights differ by less than this part of the largest number: they are added in other orders."""
+
+
+def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The rows and columns of a tensor as a matrix: the first axis, and all others.
+
+    >>> matrix((4, 3, 2)), matrix((5,)), matrix(())
+    ((4, 6), (5, 1), (1, 1))
+    """
+    return (shape[0], prod(shape[1:])) if shape else (1, 1)
 
 
 @dataclass
@@ -37,10 +53,10 @@ class Whole:
         whole = cls(entry.name, entry.aliases, entry.shape, tuple(sorted(rank for rank, _ in parts)), rows, columns, [],
                     entry.line, entry.settings)
         for rank, part in parts:
-            first, last, at = span(part.shape, part.place)
-            rows[first:last] += part.rows
-            columns[at] += part.columns
-            whole.parts.append((rank, slice(first, last), at))
+            at = slice(part.first, part.first + len(part.rows))
+            rows[at] += part.rows
+            columns += part.columns
+            whole.parts.append((rank, at, part.columns != 0))
         return whole
 
     @property
@@ -87,8 +103,8 @@ class Run:
         """The tensors of a kind by name, one for each rank or group of ranks that holds all that there is of it."""
         parts: dict[Any, dict[Any, list[tuple[int, Entry]]]] = {}
         for rank, entry in self.kinds.get((kind, step), []):
-            holders = parts.setdefault((entry.name, tuple(entry.group), is_range(entry.shape, entry.place)),
-                                       {}).setdefault((entry.place, rank if entry.added else -1), [])
+            holders = parts.setdefault((entry.name, tuple(entry.group)), {}).setdefault(
+                (entry.place, rank if entry.added else -1), [])
             if not holders or holders[-1][0] != rank:
                 holders.append((rank, entry))
         named: dict[str, list[Whole]] = {}
@@ -115,6 +131,15 @@ class Run:
         losses = self.kinds.get(("loss", step), [])
         ranks = {rank for rank, _ in losses}
         return sum(float(entry.rows[0]) for _, entry in losses) / len(ranks) if ranks else np.nan
+
+    def numbers(self, kind: str, step: int) -> dict[Any, list[Array]]:
+        """All numbers of a kind by name."""
+        if kind == "loss":
+            return {"": [np.array([self.loss(step)])]}
+        if kind in OF_MODULES:
+            return {key: [*of_rank.values()] for key, of_rank in self.tokens(kind, step).items()}
+        return {name: [numbers for whole in wholes for numbers in (whole.rows, whole.columns)]
+                for name, wholes in self.named(kind, step).items()}
 
     def order(self, kind: str, step: int) -> list[str]:
         """The modules in the order in which their numbers came."""
