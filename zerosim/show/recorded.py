@@ -135,8 +135,8 @@ def shown(
     names = subject.split(",") if isinstance(subject, str) else [subject]
     stages = [stage_in(name, loader) for name in names]
     if None in stages and len(names) > 1:
-        raise UsageError(f"{names[stages.index(None)]!r} is no stage, and only stages, or schedules of pipelines, stand "
-                         f"beside each other: {joined([*STAGES])}; {joined([*SCHEDULES])}")
+        raise UsageError(f"{names[stages.index(None)]!r} is no stage, and only stages, or schedules of pipelines, "
+                         f"stand beside each other: {joined([*STAGES])}; {joined([*SCHEDULES])}")
     if stages != [None]:
         refuse(given - {*groups}, "a stage")
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
