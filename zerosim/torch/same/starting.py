@@ -40,6 +40,9 @@ def doubled() -> Iterator[None]:
     >>> with doubled():
     ...     torch.zeros(2).float().softmax(0, dtype=torch.float32).dtype, torch.tensor(1.0, dtype=torch.float32).dtype
     (torch.float64, torch.float64)
+    >>> with doubled():
+    ...     torch.from_numpy(torch.zeros(1).numpy().astype("f4")).dtype, torch.amp.GradScaler("cpu").is_enabled()
+    (torch.float64, False)
     """
     default, mode = torch.get_default_dtype(), Widened()
     engine, scaler = torch.autograd._engine_run_backward, torch.amp.GradScaler.__init__
