@@ -52,7 +52,10 @@ for step in range(4):
 {end}
 """
 ENDS = {
-    "as usual": 'print([name for name in sys.modules if "mpi4py" in name]); dist.destroy_process_group()',
+    "as usual": """import gc, weakref
+group = weakref.ref(dist.group.WORLD)
+print([name for name in sys.modules if "mpi4py" in name]); dist.destroy_process_group()
+del model, optimizer; gc.collect(); assert group(), "destroyed within the script, which may wait for ever" """,
     "by an exception": 'raise ValueError("of the script")',
     "on one rank by an exception": 'assert dist.get_rank() == 0, "on rank 1"; time.sleep(99)',
     "without the group": 'print("ended")',

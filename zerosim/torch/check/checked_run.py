@@ -43,7 +43,7 @@ LAST = 50
 """The last step that is observed, unless `--check-steps` says another."""
 FOUND, UNSEEN, SUSPICIOUS, UNJUDGED, BROKEN = 1, 2, 3, 4, 5
 """The exit codes; `UNSEEN` says that there was nothing to judge."""
-KEPT: list[Any] = []
+GROUPS: list[Any] = []
 """The process groups that a script has destroyed: see `leave`."""
 NOT_TRAINING = ("torch.utils.data", "multiprocessing", "concurrent", "torch._inductor", "joblib")
 """The packages whose child processes train nothing: loaders and pools."""
@@ -198,7 +198,7 @@ def observe(asked: Asked, pen: Pen, body: Callable[[], Any], alone: Callable[[],
     try:
         with recorder.listening():
             for owner in (torch.distributed, distributed_c10d):
-                recorder.watch(owner, "destroy_process_group", lambda *_: KEPT.extend(distributed_c10d._world.pg_map))
+                recorder.watch(owner, "destroy_process_group", lambda *_: GROUPS.extend(distributed_c10d._world.pg_map))
             code = body()
         code = code if isinstance(code, int) else 0
         ended = recorder.failed or (FINISHED if code == 0 else f"exit code {code}")
