@@ -53,7 +53,7 @@ def test_equal_stages_wait_for_the_bubble_of_the_formula_exactly(schedule, ranks
 def test_published_volumes_are_planned_as_they_are_measured(name):
     for row in zs.plan(name).subject.rows:
         check = row.config.check
-        sent_by = row.rehearsal.clock.sent_by
+        sent_by = row.rehearsal.clock.counts["bytes"]
         assert sum(sent_by[name] for name in check.collectives) == sum(check.collective_bytes), row.name
 
 
@@ -61,7 +61,7 @@ def test_a_pipeline_sends_each_cut_forward_and_back():
     *rows, _ = zs.plan("pipeline", set={"parallel.pipeline_ranks": 4, "model.layers": 6}).subject.rows
     sent = 8 * 4 * 32 * 16 * 4                                     # b·s·h numbers of 4 bytes, 8 times
     for row in rows:
-        found = [[each.clock.sent_by[f"send_{what}"] for what in ("activation", "gradient")]
+        found = [[each.clock.counts["bytes"][f"send_{what}"] for what in ("activation", "gradient")]
                  for each in row.rehearsal.stages]
         assert found == [[sent, 0], [sent, sent], [sent, sent], [0, sent]]
 

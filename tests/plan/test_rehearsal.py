@@ -12,7 +12,7 @@ from tests.laws.runs import prepared
 from tests.laws.scenarios import CORNERS, GPT, SPLIT, drawn, in_sections
 from tests.sampling import one_in
 from zerosim.models.units import Task
-from zerosim.plan import directions, passes, rehearsal
+from zerosim.plan import directions, rehearsal, timed
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.rehearsal import rehearse
 from zerosim.scenario.schema import Scenario
@@ -57,8 +57,8 @@ def compared(row):
         ours.append({what: stage.operations[what] * steps for what in operations})
         theirs += [peaks, operations]
         if row.measured.updates == steps and directions.data_rank(rank) == 0:
-            sent = {what: count * steps for what, count in stage.clock.sent_counts.items()}
-            ours.append({"bytes": 0, "messages": 0} | sent)  # nothing is sent if all is frozen
+            sent = {what: stage.clock.counts[what].total() * steps for what in ("bytes", "messages")}
+            ours.append(sent)
             counts = row.measured.traffic[rank]
             theirs.append({"bytes": counts.sent_bytes, "messages": counts.messages})
     return ours, theirs
@@ -137,6 +137,6 @@ def test_a_skipped_micro_batch_that_is_forgotten_is_seen_and_many_take_no_more_m
     few, many = (rehearse(planned_row(stages=("zero3",), micro_batches=2 * block), CLUSTER) for block in (3, 10**4))
     assert many.peak == few.peak
     assert many.clock.now_ns > 10**3 * few.clock.now_ns
-    row, repeat = planned_row(stages=("zero3",)), passes.RepeatingReplica.repeat
-    monkeypatch.setattr(passes.RepeatingReplica, "repeat", lambda self, value, times: repeat(self, value, times - 1))
+    row, repeat = planned_row(stages=("zero3",)), timed.RepeatingReplica.repeat
+    monkeypatch.setattr(timed.RepeatingReplica, "repeat", lambda self, value, times: repeat(self, value, times - 1))
     assert figures_of(rehearse(row, CLUSTER)) != figures_of(rehearse(row, CLUSTER, traced=True))

@@ -45,7 +45,7 @@ def test_attention_keeps_five_bytes_of_each_score_as_korthikanti_counts_them():
 
 
 def test_recomputation_of_a_block_stops_before_its_last_product():
-    plain, again, deeper = (row(*keys).rehearsal.clock.computing_ns["forward"] for keys in (
+    plain, again, deeper = (row(*keys).rehearsal.clock.counts["computing"]["forward"] for keys in (
         [], [("parallel.recompute", True)], [("model.layers", 4)]))
     assert 0 < again - plain < deeper - plain
 
@@ -133,7 +133,7 @@ def test_software_waits_for_reductions_at_its_update_and_gathers_weights_beside_
 
     ahead, waiting = found(True), found(False)
     clock = ahead.rehearsal.clock
-    gathered, forward = clock.communicating_ns["all_gather"], clock.computing_ns["forward"]
+    gathered, forward = clock.counts["communicating"]["all_gather"], clock.counts["computing"]["forward"]
     exposed = [found.seconds["exposed_communication"] for found in (waiting, ahead)]
     assert exposed[0] - exposed[1] >= min(gathered, forward) / 1e9 > 0
     assert ahead.step_seconds >= ahead.seconds["compute"] + ahead.seconds["update"] + max(gathered - forward, 0) / 1e9
@@ -143,7 +143,7 @@ def test_collectives_that_last_longer_than_the_passes_beside_them_are_waited_for
     slow = {"devices_per_host": 1, "between": {"latency_us": 1, "gigabytes_per_second": 0.1}}
     planned = row(*STAGE_I.items(), software="fused", **slow)
     clock = planned.rehearsal.clock
-    sent, computed = clock.communicating_ns, clock.computing_ns
+    sent, computed = clock.counts["communicating"], clock.counts["computing"]
     assert clock.exposed_ns >= sum(sent.values()) - computed["forward"] - computed["backward"]
     clock = rehearse(planned.config, planned.cluster, traced=True).clock
     reduced = max(span.end_ns for span in clock.spans if span.what == "reduce_scatter")

@@ -7,7 +7,7 @@ The two counts wait for each other only where the code waits: at once for a coll
 use of the result for an overlapped collective. A running collective occupies a share of the device.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ class VirtualClock:
     >>> clock = VirtualClock()
     >>> clock.compute("forward", 100)
     >>> with clock.overlapped():
-    ...     ready = clock.communicate("all_gather", 70)
+    ...     clock.communicate("all_gather", 70, "layers.0", sent_bytes=8, messages=1)
     >>> clock.compute("forward", 50)
-    >>> clock.wait(ready)
+    >>> clock.wait(clock.stream_ns)
     >>> clock.now_ns, clock.exposed_ns
     (170, 20)
 
@@ -33,32 +33,32 @@ class VirtualClock:
 
     >>> clock = VirtualClock(taken_by_collectives=0.2)
     >>> with clock.overlapped():
-    ...     ready = clock.communicate("all_gather", 50)
+    ...     clock.communicate("all_gather", 50, "layers.0", sent_bytes=8, messages=1)
     >>> clock.compute("forward", 100)
     >>> clock.now_ns
     110
     """
 
     taken_by_collectives: float = 0.0
+    traced: bool = True
+    """Whether spans are kept."""
     now_ns: int = 0
     stream_ns: int = 0
-    exposed_ns: int = 0
-    """Exposed communication."""
-    computing_ns: Counter[str] = field(default_factory=Counter)
-    communicating_ns: Counter[str] = field(default_factory=Counter)
-    sent_counts: Counter[str] = field(default_factory=Counter)
-    """Bytes and messages."""
-    sent_by: Counter[str] = field(default_factory=Counter)
-    """Bytes by the name of the collective, of rank 0."""
     due_ns: int = 0
     """The time at which all gradients have been reduced for which only the update waits."""
     idle_ns: int = 0
     """Waiting for passes of other ranks of a pipeline: the bubble."""
-    bound_ns: Counter[str] = field(default_factory=Counter)
-    """Computing time by what bounds it: products, attention, memory, offloading."""
+    counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """What adds up over a step: nanoseconds of `computing`, by what is done, and `bound by`, by what bounds it; of
+    `communicating`, by collective, with its `bytes` and `messages`; and of `waiting`, all of it `exposed`."""
     spans: list[Span] = field(default_factory=list)
     _overlapped: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)
+
+    @property
+    def exposed_ns(self) -> int:
+        """Exposed communication."""
+        return self.counts["waiting"]["exposed"]
 
     @property
     def doing(self) -> str:
@@ -68,45 +68,35 @@ class VirtualClock:
     def compute(self, what: str, ns: int, bound: str = "memory") -> None:
         """Compute for `ns`, and longer by the share of the device that running collectives take."""
         running_ns, left = max(self.stream_ns - self.now_ns, 0), 1.0 - self.taken_by_collectives
-        ns += round(min(ns / left, running_ns) * self.taken_by_collectives)
-        self.now_ns += ns
-        self.computing_ns[what] += ns
-        self.bound_ns[bound] += ns
+        self._advance(what, ns + round(min(ns / left, running_ns) * self.taken_by_collectives), bound)
 
     def carry(self, what: str, unit: str, ns: int, moved_bytes: int) -> None:
         """Copy to or from the host's memory, while the step waits."""
-        self.spans.append(Span(0, OFFLOAD, 1, what, unit, self.now_ns, self.now_ns + ns, moved_bytes))
-        self.now_ns += ns
-        self.computing_ns["offload"] += ns
-        self.bound_ns["offload"] += ns
+        self._span(OFFLOAD, 1, what, unit, self.now_ns, self.now_ns + ns, moved_bytes)
+        self._advance("offload", ns, "offload")
 
-    def communicate(self, what: str, ns: int, unit: str = "", sent_bytes: int = 0) -> int:
-        """Begin a collective now, or at the end of the previous one; return its end."""
+    def _advance(self, what: str, ns: int, bound: str) -> None:
+        self.now_ns += ns
+        self.counts["computing"][what] += ns
+        self.counts["bound by"][bound] += ns
+
+    def communicate(self, what: str, ns: int, unit: str, sent_bytes: int, messages: int) -> None:
+        """Begin a collective now, or at the end of the previous one; wait for it, unless it is overlapped."""
         began_ns = max(self.now_ns, self.stream_ns)
         self.stream_ns = began_ns + ns
-        self.communicating_ns[what] += ns
-        self.sent_by[what] += sent_bytes
-        channel = 2 if self._overlapped else 1
-        self.spans.append(Span(0, COLLECTIVES, channel, what, unit, began_ns, self.stream_ns, sent_bytes))
+        self.travel(what, unit, began_ns, self.stream_ns, sent_bytes, messages)
         if not self._overlapped:
             self.wait(self.stream_ns)
-        return self.stream_ns
 
-    def travel(self, what: str, owner: str, began_ns: int, ended_ns: int, sent_bytes: Any, messages: Any) -> None:
-        """Record messages between two times."""
-        self.communicating_ns[what] += ended_ns - began_ns
-        self.sent_by[what] += sent_bytes
-        self.spans.append(Span(0, COLLECTIVES, 1, what, owner, began_ns, ended_ns, sent_bytes))
-        self.send(sent_bytes, messages)
-
-    def send(self, sent_bytes: Any, messages: Any) -> None:
-        """Count sent bytes and messages; both may be vectors with one number per rank."""
-        for what, count in (("bytes", sent_bytes), ("messages", messages)):
-            self.sent_counts[what] = self.sent_counts[what] + count
+    def travel(self, what: str, unit: str, began_ns: int, ended_ns: int, sent_bytes: int, messages: int) -> None:
+        """Count messages that are under way between two times."""
+        for count, more in (("communicating", ended_ns - began_ns), ("bytes", sent_bytes), ("messages", messages)):
+            self.counts[count][what] += more
+        self._span(COLLECTIVES, 2 if self._overlapped else 1, what, unit, began_ns, ended_ns, sent_bytes)
 
     def wait(self, until_ns: int) -> None:
         """Wait until an overlapped collective or transfer ends; the wait counts as exposed."""
-        self.exposed_ns += max(until_ns - self.now_ns, 0)
+        self.counts["waiting"]["exposed"] += max(until_ns - self.now_ns, 0)
         self.now_ns = max(until_ns, self.now_ns)
 
     @contextmanager
@@ -125,13 +115,8 @@ class VirtualClock:
     def computed(self, name: str, owner: str) -> None:
         what, unit, began_ns = self._open.pop()
         if not self._open:
-            lane = WAITING if what == WAIT else COMPUTATION
-            self.spans.append(Span(0, lane, 1, what, unit, began_ns, self.now_ns))
+            self._span(WAITING if what == WAIT else COMPUTATION, 1, what, unit, began_ns, self.now_ns)
 
-    @property
-    def counts(self) -> dict[str, Counter[str]]:
-        """All counts by what is done."""
-        return {
-            "computing": self.computing_ns, "communicating": self.communicating_ns, "sent": self.sent_counts,
-            "sent by": self.sent_by, "bound by": self.bound_ns,
-        }
+    def _span(self, *about: Any) -> None:
+        if self.traced:
+            self.spans.append(Span(0, *about))

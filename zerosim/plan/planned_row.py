@@ -189,9 +189,9 @@ class PlannedRow:
         """The seconds of a step: in all, in `compute` (forward, loss, backward, recomputation), and of `update`; in
         `communication`, and of that `exposed_communication`."""
         clock = self.rehearsal.clock
-        update = clock.computing_ns["update"] / NS
-        return {"step": self.step_seconds, "compute": sum(clock.computing_ns.values()) / NS - update,
-                "communication": sum(clock.communicating_ns.values()) / NS,
+        computing, update = clock.counts["computing"], clock.counts["computing"]["update"] / NS
+        return {"step": self.step_seconds, "compute": computing.total() / NS - update,
+                "communication": clock.counts["communicating"].total() / NS,
                 "exposed_communication": clock.exposed_ns / NS, "update": update}
 
     @property
@@ -264,7 +264,7 @@ class PlannedRow:
         if exposed > SHARE_THAT_BOUNDS:
             link = self.cluster.slowest(self.config.all_ranks)
             return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
-        bound, ns = self.rehearsal.clock.bound_ns.most_common(1)[0]
+        bound, ns = self.rehearsal.clock.counts["bound by"].most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
                  "launches": "launch overhead of small kernels",
                  "offload": f"offloading, over {self.cluster.host_memory.title}"}

@@ -2,7 +2,7 @@
 
 All data ranks run at once in the lockstep world, where a rank is a vector and each result holds for all ranks; ranks
 that do different things are refused (`Unlike`). The ranks of a pipeline are rehearsed one by one and put together by
-their passes, see `passes`. Prices of collectives and operations come from `costs` and `directions`.
+their passes, see `timed`. Prices of collectives and operations come from `costs` and `directions`.
 """
 
 from collections import Counter
@@ -25,16 +25,25 @@ from zerosim.plan.clock import VirtualClock
 from zerosim.plan.cluster import Cluster
 from zerosim.plan.costs import Costs
 from zerosim.plan.directions import DirectionCosts, TimedCalls, direction_of
-from zerosim.plan.passes import PassRecorder, RecordedPipeline, RepeatingReplica, like, times_of, together
 from zerosim.plan.performers import FusedKernels, Performer
 from zerosim.plan.sharing import Sharing
-from zerosim.plan.timed import TimedChannel, TimedUpdates, timed_wire
+from zerosim.plan.timed import (
+    PassRecorder,
+    RecordedPipeline,
+    RepeatingReplica,
+    TimedChannel,
+    TimedUpdates,
+    like,
+    timed_wire,
+    together,
+)
 from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Publishing, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import stepping
 from zerosim.training.config import Config
+from zerosim.verdict.pipelines import times_of
 from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
 
@@ -53,14 +62,17 @@ class Rehearsal:
     peak: Counter[Kind]
     peak_total: int
     clock: VirtualClock
-    operations: Counter[str]
-    """Floating-point operations of matrix products in forward, backward and recomputation."""
     curve: Curve
     """Live bytes after each change, by the clock, if requested."""
     host_peak: Counter[Kind] = field(default_factory=Counter)
     """The peak of the host's memory."""
     stages: "tuple[Rehearsal, ...]" = ()
     """Each rank of a pipeline; without one, this rank."""
+
+    @property
+    def operations(self) -> Counter[str]:
+        """Floating-point operations of matrix products in forward, backward and recomputation."""
+        return self.clock.counts["operations"]
 
     @property
     def bubble(self) -> float:
@@ -75,15 +87,15 @@ class Rehearsal:
         most = Counter[str]()
         for stage in self.stages:
             sent = Counter[str]()
-            for name, count in stage.clock.sent_by.items():
-                sent[direction_of(name)] += int(np.max(count))
+            for name, count in stage.clock.counts["bytes"].items():
+                sent[direction_of(name)] += count
             most |= sent
         return dict(most)
 
     @property
     def sent_bytes(self) -> int:
         """The most bytes that a rank sends."""
-        return max(int(np.max(stage.clock.sent_counts["bytes"])) for stage in self.stages)
+        return max(stage.clock.counts["bytes"].total() for stage in self.stages)
 
 
 def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehearsal:
@@ -122,14 +134,13 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
         count = (chunk.output if slot.what == "F" else chunk.given).nbytes
         return (seen.inside if seen.host(rank) == seen.host(to) else seen.between).message_ns(count), count
 
-    times = times_of(slots, lambda rank, slot: alone[rank][1].values[like(slot, block, few)], travels)
-    began = [rank_times.ended_ns for rank_times in times]
+    times = times_of(slots, lambda rank, slot: alone[rank][1].values[like(slot, block, few)][:2], travels)
+    began = [rank_times.ended for rank_times in times]
     for what, some in (("pipeline_all_reduce", range(ranks)), ("ends_all_reduce", (0, ranks - 1))):
-        if what in alone[0][0].clock.communicating_ns:
+        if what in alone[0][0].clock.counts["communicating"]:
             last = max(began[rank] for rank in some)
             began = [max(began_ns, last) if rank in some else began_ns for rank, began_ns in enumerate(began)]
-    return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few, traced=traced)
-                        for rank in range(ranks)])
+    return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few) for rank in range(ranks)])
 
 
 def turn_of(config: Config) -> int:
@@ -158,9 +169,10 @@ def by_itself(
     costs = Costs(seen, config.ranks, config.computing.weights.itemsize)
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
+    clock.traced = traced
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     replica, calls, updates = timed_replica(config, comm, around, ledger, far)
-    recorder = PassRecorder(clock, ledger, replica.tape.operations, traced)
+    recorder, clock.counts["operations"] = PassRecorder(clock, ledger), replica.tape.operations
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
         replica = RepeatingReplica(**vars(replica), recorder=recorder)
 
@@ -181,10 +193,10 @@ def by_itself(
     updates.buffers = None
     held.clear()
     if software.ahead:      # weights of the step before are gathered beside one forward
-        clock.wait(clock.stream_ns - clock.computing_ns["forward"] // config.passes)
+        clock.wait(clock.stream_ns - clock.counts["computing"]["forward"] // config.passes)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
-        operations=Counter(replica.tape.operations), curve=list(ledger.curve), host_peak=Counter(far.peak)), recorded
+        curve=list(ledger.curve), host_peak=Counter(far.peak)), recorded
 
 
 def timed_replica(
@@ -206,13 +218,12 @@ def timed_replica(
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
     wire = config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs)
-    rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
+    rule = TimedUpdates(config, clock, costs, comm.sharing, allocate)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
         gathers=gathers, reducing=reducing, weights_wire=wire,
         perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
         policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
-    rule.replica = replica
     if software.ahead:
         whole = replica.publishing
         replica.publishing = cast("Publishing", ObservedObject(whole, {"publish": clock.overlapped()(whole.publish)}))
@@ -260,8 +271,7 @@ class Clocked(Observed):
             price = self.sharing.price(self.costs, function, owner, comm, arguments)
             if isinstance(function, OnNarrowWires) and comm.size > 1:
                 function.take_buffers(arguments[0][0])
-            self.clock.communicate(name, price.ns, owner, price.sent_bytes)
-            self.clock.send(price.sent_bytes, price.messages)
+            self.clock.communicate(name, price.ns, owner, price.sent_bytes, price.messages)
             if copied_ns := self.costs.copied_ns(price.sent_bytes):
                 self.clock.compute("copies", copied_ns)
 

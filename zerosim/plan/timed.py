@@ -1,6 +1,20 @@
-"""The timed parts of a rehearsed replica: its second channel, its updates, its wire formats."""
+"""What a rehearsed step waits for: overlapped work, updates, quantisation; and passes that stand for others like them.
 
-from typing import Any
+    pass      forward or backward of a micro-batch through a piece of a pipeline; without a pipeline both together
+    value     the time of a pass, all that it counts, and its memory beyond what was alive before
+
+Without a pipeline two micro-batches in a row with equal values stand for all up to the last one, which may reduce
+gradients. In a pipeline each kind of rank is rehearsed by itself, with a few micro-batches: a pass has the same value
+in every micro-batch but the first, which has no gradients to add to, and the last. Which pass waits for which, and for
+how long, is that of any pipeline (`verdict.pipelines`): waiting for a pass of another rank is the bubble, and waiting
+for its result on the way is exposed communication.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,14 +24,23 @@ from zerosim.collectives.narrow import WireFormat
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator
 from zerosim.models.units import Unit
+from zerosim.observe.ledger import Curve, Ledger
 from zerosim.observe.observed import ObservedObject
+from zerosim.observe.trace import Span
 from zerosim.plan.clock import VirtualClock
 from zerosim.plan.costs import Costs
 from zerosim.plan.sharing import Sharing
-from zerosim.stages.replica import Replica
+from zerosim.stages.pipeline import Pipeline
+from zerosim.stages.replica import Batch, Replica
+from zerosim.stages.schedules import Slot
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
-from zerosim.stages.update import UpdateRule
+from zerosim.training.config import Config
+from zerosim.verdict.pipelines import RankTimes
+from zerosim.verdict.resting import lengths
 from zerosim.verdict.shapes import NoNumbers
+
+ALL = "all kinds"
+"""The key of the bytes of all kinds together."""
 
 
 class TimedChannel(SecondChannel):
@@ -50,16 +73,12 @@ class TimedUpdates(NoNumbers):
     allocates nothing on the device.
     """
 
-    replica: Replica
-    """The replica whose updates these are, once it is made."""
-
     def __init__(
-        self, rule: UpdateRule, clock: VirtualClock, costs: Costs, sharing: Sharing, allocate: Allocator, *,
-        on_host: bool,
+        self, config: Config, clock: VirtualClock, costs: Costs, sharing: Sharing, allocate: Allocator
     ) -> None:
-        super().__init__(rule)
-        self._clock, self._costs, self._sharing, self._allocate = clock, costs, sharing, allocate
-        self._on_host = on_host
+        super().__init__(config.rule)
+        self._config, self._clock, self._costs, self._sharing, self._allocate = config, clock, costs, sharing, allocate
+        self._on_host = "optimizer" in config.on_host
         self.buffers: Any = None
         """The buffers, from the first update to the end of the step."""
 
@@ -67,13 +86,14 @@ class TimedUpdates(NoNumbers):
         self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, *, out: Any = None, **_: Any
     ) -> None:
         self._clock.wait(self._clock.due_ns)
-        cluster, share = self._costs.cluster, self._sharing.share     # states in 8 bits have fused kernels
+        cluster, share, sharded = self._costs.cluster, self._sharing.share, "optimizer" in self._config.stage.sharded
+        # States in 8 bits have fused kernels.
         update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
         if update_bytes and self.buffers is None and not self._on_host:
-            layouts, wide = self.replica.state.layouts, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
-            trained = sum(layouts.of(unit, "optimizer").length * share(unit.name) for unit in self.replica.trained)
-            self.buffers = self._allocate(
-                round(trained * (update_bytes + wide)), np.uint8, kind="buffers", owner="update")
+            update_bytes += FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
+            trained = sum(lengths(one.count, self._config.mesh, sharded=sharded)[0] * share(one.name)
+                          for one in self._config.model.units if not one.frozen)
+            self.buffers = self._allocate(round(trained * update_bytes), np.uint8, kind="buffers", owner="update")
         arrays = [weights, weights, *state.values(), *state.values(), gradient, *([] if out is None else [out])]
         self._take(sum(len(array) * array.dtype.itemsize for array in arrays) * share(unit.name))
 
@@ -100,3 +120,178 @@ def timed_wire(wire: WireFormat, clock: VirtualClock, costs: Costs) -> Any:
 
     return ObservedObject(wire, {
         "encode": lambda x, out: take(2 * x.nbytes + out.nbytes), "decode": lambda x, out: take(x.nbytes + out.nbytes)})
+
+
+class Pass(NamedTuple):
+    """The value of a pass; times and bytes are relative to its beginning."""
+
+    ns: int
+    sent_ns: int
+    """The time up to the sending of its result; its gradients are reduced after that."""
+    counts: dict[str, Counter[str]]
+    """What the clock counts."""
+    peak: Counter[Any]
+    left: Counter[Any]
+    """The bytes that are alive after it; below 0 for those that it frees."""
+    under_way: tuple[int, int]
+    """The time for which the stream, and the gradients for which the update waits, are still under way."""
+    spans: list[Span]
+    curve: Curve
+
+    def like(self, other: "Pass") -> bool:
+        """Whether the next pass after two like these is like them too."""
+        return self[:6] == other[:6]
+
+    def add_to(self, counts: dict[str, Counter[str]], times: int) -> None:
+        """Add what so many passes like this count."""
+        for name, of in self.counts.items():
+            counts[name].update({key: times * count for key, count in of.items()})
+
+
+@dataclass(eq=False)
+class PassRecorder:
+    """Records passes of a replica by its clock and its ledger."""
+
+    clock: VirtualClock
+    ledger: Ledger
+    sent_ns: int = 0
+    """The time at which the result of the last pass was sent."""
+
+    @contextmanager
+    def recording(self, passes: list[Pass]) -> Iterator[None]:
+        """Append this block to `passes`, as the value of a pass."""
+        clock, ledger, before, began_ns = self.clock, self.ledger, alive(self.ledger), self.clock.now_ns
+        counts = copied(clock.counts)
+        peak, peak_total, spans, changes = ledger.peak, ledger.peak_total, len(clock.spans), len(ledger.curve)
+        self.sent_ns = began_ns
+        ledger.begin_peak()
+        yield
+        passes.append(Pass(
+            clock.now_ns - began_ns, self.sent_ns - began_ns,
+            {name: less(of, counts[name]) for name, of in clock.counts.items()},
+            less(peak_of(ledger), before), less(alive(ledger), before),
+            (max(clock.stream_ns - clock.now_ns, 0), max(clock.due_ns - clock.now_ns, 0)),
+            [span.later(-began_ns) for span in clock.spans[spans:]],
+            [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
+             for at, now in ledger.curve[changes:]]))
+        ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
+
+
+def alive(ledger: Any) -> Counter[Any]:
+    """The bytes that are alive, by kind and in all."""
+    return Counter({**ledger.now, ALL: ledger.total})
+
+
+def peak_of(ledger: Any) -> Counter[Any]:
+    """The bytes at the peak of a ledger or rehearsal, by kind and in all."""
+    return Counter({**ledger.peak, ALL: ledger.peak_total})
+
+
+def copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]]:
+    """Counts that change alone."""
+    return defaultdict(Counter, {name: Counter(of) for name, of in counts.items()})
+
+
+def less(now: Counter[Any], before: Counter[Any]) -> Counter[Any]:
+    """The difference of two counts, by what differs.
+
+    >>> less(Counter(a=3, b=1), Counter(a=1, b=1))
+    Counter({'a': 2})
+    """
+    return Counter({key: now[key] - before[key] for key in now.keys() | before.keys() if now[key] != before[key]})
+
+
+@dataclass(eq=False)
+class RepeatingReplica(Replica):
+    """A replica whose micro-batches are not run again once two in a row were alike, but for the last."""
+
+    recorder: PassRecorder = field(kw_only=True)
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        last, repeated = list[Pass](), 0
+        for part in super().parts(batch):
+            if last[1:] and last[0].like(last[1]) and not part.last:
+                repeated += 1
+                continue
+            if repeated:
+                self.repeat(last[1], repeated)
+            with self.recorder.recording(last):
+                yield part
+            last = last[-2:]
+
+    def repeat(self, value: Pass, times: int) -> None:
+        """Count a pass that leaves as much work under way as there was before it."""
+        clock, ns = self.recorder.clock, times * value.ns
+        clock.now_ns, clock.stream_ns, clock.due_ns = clock.now_ns + ns, clock.stream_ns + ns, clock.due_ns + ns
+        value.add_to(clock.counts, times)
+
+
+@dataclass(eq=False)
+class RecordedPipeline(Pipeline):
+    """A pipeline whose passes are recorded, and which keeps its outputs until their backward if its software does."""
+
+    recorder: PassRecorder = field(kw_only=True)
+    keeps_outputs: bool = field(kw_only=True)
+    values: dict[Slot, Pass] = field(default_factory=dict)
+    base: Counter[Any] = field(default_factory=Counter)
+    """The bytes that are alive before the first pass."""
+    ended_ns: int = 0
+    """The time at which the last pass has ended, and the update begins."""
+    _outputs_kept: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
+
+    def run(self, what: str, part: Batch, chunk: int) -> None:
+        self.base = self.base or alive(self.recorder.ledger)
+        passes = list[Pass]()
+        with self.recorder.recording(passes):
+            super().run(what, part, chunk)
+        self.values[Slot(what, part.first, chunk)] = passes.pop()
+        self.ended_ns = self.recorder.clock.now_ns
+
+    def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
+        self._outputs_kept.pop((part.first, chunk), None)
+        outputs = super().compute(what, part, chunk, given)
+        if self.keeps_outputs and what == "F":
+            self._outputs_kept[part.first, chunk] = outputs
+        self.recorder.sent_ns = self.recorder.clock.now_ns
+        return outputs
+
+
+def like(slot: Slot, block: int, few: int) -> Slot:
+    """The pass of a step of `few` micro-batches that is like a pass of a step of `block`."""
+    number = slot.micro_batch
+    if block == few:
+        return slot
+    return slot._replace(micro_batch=number if number == 0 else few - 1 if number == block - 1 else min(1, few - 1))
+
+
+SENT = {"F": "send_activation", "B": "send_gradient"}
+"""The messages of passes that send their result."""
+
+
+def together(
+    rehearsal: Any, recorded: RecordedPipeline, slots: Sequence[Slot], times: RankTimes, began_ns: int, few: int
+) -> Any:
+    """The rehearsal of a rank in a step of these slots, from that of `few` micro-batches by itself; with all spans and
+    a curve of memory, if that has them. What follows the passes begins at `began_ns`.
+    """
+    block, later_ns = 1 + max(slot.micro_batch for slot in slots), began_ns - recorded.ended_ns
+    clock = replace(rehearsal.clock, spans=[], counts=copied(rehearsal.clock.counts))
+    counts, now, peak, curve = clock.counts, Counter(recorded.base), peak_of(rehearsal), rehearsal.curve[:1]
+    for value in recorded.values.values():
+        value.add_to(counts, -1)
+    for at, slot in zip(times.began, slots, strict=True):
+        value = recorded.values[like(slot, block, few)]
+        value.add_to(counts, 1)
+        peak |= Counter({kind: now[kind] + more for kind, more in value.peak.items()})
+        clock.spans += [span.later(at) for span in value.spans]
+        curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
+                  for after, held in value.curve]
+        now.update(value.left)
+    for slot, begins, ends, count in times.messages:
+        clock.travel(SENT[slot.what], "pipeline", begins, ends, count, 1)
+    clock.spans += [span.later(later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
+    curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
+    clock.now_ns += later_ns
+    clock.idle_ns = times.idle + began_ns - times.ended
+    counts["waiting"]["exposed"] += times.exposed
+    return replace(rehearsal, clock=clock, peak_total=peak.pop(ALL), peak=peak, curve=curve)

@@ -19,7 +19,9 @@ sections 2.2.1 and 2.2.2; Qi et al., "Zero bubble pipeline parallelism" (2023), 
 micro-batches a rank of `zb_h1` waits p − m longer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 
@@ -69,37 +71,74 @@ UNITS = {"F": 1, "B": 1, "W": 1}
 """The time of each kind of pass, unless others are given."""
 
 
+@dataclass
+class RankTimes:
+    """The times of a rank: the beginning of each pass, and the end of the last one."""
+
+    began: list[int] = field(default_factory=list)
+    ended: int = 0
+    idle: int = 0
+    """Waiting for passes of other ranks: the bubble."""
+    exposed: int = 0
+    """Waiting for their results on the way."""
+    messages: list[tuple[Slot, int, int, int]] = field(default_factory=list)
+    """The passes that send their result: when it leaves and arrives, and its bytes."""
+
+
+def times_of(
+    passes: Passes, lasting: Callable[[int, Slot], tuple[int, int]],
+    travels: Callable[[int, Slot], tuple[int, int]] = lambda rank, slot: (0, 0),
+) -> list[RankTimes]:
+    """The times of all ranks: a pass begins when its rank is free and what it needs has arrived.
+
+    `lasting(rank, slot)` is the time of a pass, and of its part up to the sending of the result; `travels(rank, slot)`
+    the time and the bytes of that message. Messages of a rank each way follow one another. Raises `ZerosimError` if the
+    ranks wait for each other.
+    """
+    ranks, all_times = len(passes), [RankTimes() for _ in passes]
+    sent, free = dict[tuple[str, int, int], tuple[int, int]](), Counter[tuple[int, str]]()
+    last, left = max((slot.chunk for slots in passes for slot in slots), default=0) * ranks + ranks - 1, True
+    while left:
+        before, left = len(sent), False
+        for rank, (times, slots) in enumerate(zip(all_times, passes, strict=True)):
+            for slot in slots[len(times.began) :]:
+                what, micro_batch, piece = slot.what, slot.micro_batch, slot.chunk * ranks + rank
+                needed = {"F": ("F", piece - 1), "W": ("B", piece),
+                          "B": ("B", piece + 1) if piece < last else ("F", piece)}[what]
+                if needed[1] >= 0:
+                    if (*needed, micro_batch) not in sent:
+                        left = True
+                        break
+                    ended, arrives = sent[*needed, micro_batch]
+                    times.idle += max(ended - times.ended, 0)
+                    times.exposed += max(arrives - max(ended, times.ended), 0)
+                    times.ended = max(arrives, times.ended)
+                whole, part = lasting(rank, slot)
+                times.began.append(times.ended)
+                ended = arrives = times.ended + part
+                times.ended += whole
+                if (what == "F" and piece < last) or (what == "B" and piece > 0):
+                    begins, (ns, count) = max(ended, free[rank, what]), travels(rank, slot)
+                    arrives = free[rank, what] = begins + ns
+                    times.messages.append((slot, begins, arrives, count))
+                sent[what, piece, micro_batch] = ended, arrives
+        if left and len(sent) == before:
+            raise ZerosimError(f"the ranks of the pipeline wait for each other after {before} passes")
+    return all_times
+
+
 def in_lockstep(passes: Passes, lasting: Mapping[str, int] = UNITS) -> list[list[int]]:
-    """The time at which each pass begins. Raises `ZerosimError` if the ranks wait for each other.
+    """The time at which each pass begins, if messages take none. Raises `ZerosimError` as `times_of` does.
 
     >>> in_lockstep([[Slot("F", 0, 0), Slot("B", 0, 0)], [Slot("F", 0, 0), Slot("B", 0, 0)]])
     [[0, 3], [1, 2]]
     """
-    ranks, ends = len(passes), dict[tuple[str, int, int], int]()
-    last = max((slot.chunk for slots in passes for slot in slots), default=0) * ranks + ranks - 1
-    begins: list[list[int]] = [[] for _ in passes]
-    free = [0 for _ in passes]
-    while any(len(begun) < len(slots) for begun, slots in zip(begins, passes, strict=True)):
-        before = len(ends)
-        for rank, (begun, slots) in enumerate(zip(begins, passes, strict=True)):
-            for what, micro_batch, chunk in slots[len(begun) :]:
-                piece = chunk * ranks + rank
-                needed = {"F": ("F", micro_batch, piece - 1), "W": ("B", micro_batch, piece),
-                          "B": ("B", micro_batch, piece + 1) if piece < last else ("F", micro_batch, piece)}[what]
-                if needed[2] >= 0 and needed not in ends:
-                    break
-                begun.append(max(free[rank], ends.get(needed, 0)))
-                ends[what, micro_batch, piece] = free[rank] = begun[-1] + lasting[what]
-        if len(ends) == before:
-            raise ZerosimError(f"the ranks of the pipeline wait for each other after {before} passes")
-    return begins
+    return [times.began for times in times_of(passes, lambda _, slot: (lasting[slot.what],) * 2)]
 
 
 def bubble(passes: Passes, lasting: Mapping[str, int] = UNITS) -> Fraction:
     """The idle share of a pipeline's ranks by their passes."""
-    times = in_lockstep(passes, lasting)
-    length = max((begun[-1] + lasting[slots[-1].what] for begun, slots in zip(times, passes, strict=True) if slots),
-                 default=0)
+    length = max((times.ended for times in times_of(passes, lambda _, slot: (lasting[slot.what],) * 2)), default=0)
     busy = sum(lasting[slot.what] for slots in passes for slot in slots)
     return 1 - Fraction(busy, length * len(passes)) if length else Fraction()
 
