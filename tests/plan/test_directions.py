@@ -6,18 +6,14 @@ from math import inf
 import pytest
 
 import zerosim as zs
-from tests.models.split import MLP, SPLIT
-from tests.stages.schedules import without_flush
 from zerosim.commands.cli import main
 from zerosim.core.sharding import Directions
 from zerosim.models.units import Task
 from zerosim.plan import directions
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.rehearsal import rehearse
-from zerosim.plan.small import small_fault
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys, Parallel, Train, WorldKeys
-from zerosim.stages import schedules
 from zerosim.training.config import configured
 from zerosim.verdict.pipelines import bubble_due
 
@@ -99,22 +95,6 @@ def test_a_traced_step_has_micro_batches_for_an_interleaved_schedule():
     (step,) = row.trace.steps
     assert [span.what for span in step.spans].count("forward") == 6 * 2      # 6 micro-batches of 2 chunks
     assert step.memory
-
-
-def test_a_wrong_split_is_refused_before_a_plan(tmp_path, capsys):
-    (tmp_path / "scenario.toml").write_text(
-        MLP.replace("hidden = [8, 6, 8]", f'kind = "{SPLIT}"\nforget = "reduce_from"'))
-    assert main(["plan", str(tmp_path / "scenario.toml"), "--set", "parallel.tensor_ranks=2"]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "is not the model in one piece: loss: " in said
-
-
-def test_a_wrong_schedule_is_refused_before_a_plan(monkeypatch, capsys):
-    small_fault.cache_clear()
-    monkeypatch.setitem(schedules.SCHEDULES, "1f1b", without_flush)
-    assert main(["plan", "llama3_405b_4d"]) == 2
-    small_fault.cache_clear()
-    assert "Stage I is not the model in one piece: loss: 0.764 times the value" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("mesh", "name", "due_ns"), [

@@ -25,6 +25,7 @@ it. `fused` leaves out what devices keep in registers; plans for a device need i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -35,7 +36,6 @@ from zerosim.autograd.operation import Shape
 from zerosim.collectives import algorithm_of
 from zerosim.collectives.narrow import OnNarrowWires
 from zerosim.collectives.table import Algorithm
-from zerosim.core.comm import Communicator, SomeRanks
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import HOST_BYTES_PER_SECOND, NS, Cluster
@@ -65,6 +65,8 @@ class Costs:
     cluster: Cluster
     ranks: int
     itemsize: int
+    apart: int = 1
+    """The distance between neighbours; the ranks between do the same in groups of their own."""
     _prices: dict[Any, Price] = field(default_factory=dict)
     _operations: dict[Any, Time] = field(default_factory=dict)
     _groups: dict[tuple[int, int], "Costs"] = field(default_factory=dict)
@@ -158,14 +160,18 @@ class Costs:
         return round((moved_bytes if on_host else moved) * NS / rate if rate else max(
             device.moved_ns(moved), device.launch_ns))
 
-    def of(self, comm: Communicator) -> "Costs":
-        """The costs of collectives among the ranks of `comm`: all ranks, or one group of a mesh."""
-        stride = comm.stride if isinstance(comm, SomeRanks) else 1
-        key = comm.size, stride
-        if key == (self.ranks, 1):
+    @cached_property
+    def seen(self) -> Cluster:
+        """The cluster as these ranks see it."""
+        return self.cluster.seen_by(self.apart)
+
+    def among(self, ranks: int, apart: int) -> "Costs":
+        """The costs of collectives among other ranks."""
+        key = ranks, apart
+        if key == (self.ranks, self.apart):
             return self
         if key not in self._groups:
-            self._groups[key] = Costs(self.cluster.seen_by(stride), comm.size, self.itemsize)
+            self._groups[key] = Costs(self.cluster, ranks, self.itemsize, apart)
         return self._groups[key]
 
     def price(self, function: Callable[..., None], argument: Any, root: int = 0) -> Price:
@@ -197,7 +203,7 @@ class Costs:
             whole = algorithm.collective == "broadcast"
             ns = written_ns(
                 (lambda comm, chunks: algorithm.function(comm, chunks[:], 0)) if whole else algorithm.function,
-                sum(lengths), 1, self.cluster, self.ranks)
+                sum(lengths), 1, self.seen, self.ranks)
         messages = algorithm.messages(0, self.ranks, root)
         return Price(ns, algorithm.sent_bytes(lengths, 0) if chunked else messages * length, messages)
 
@@ -208,14 +214,14 @@ class Costs:
         """
         if algorithm.per_host:
             return self._two_level_ns(algorithm, sent_bytes)
-        cluster, steps = self.cluster, algorithm.steps(self.ranks)
+        cluster, steps = self.seen, algorithm.steps(self.ranks)
         hosts = cluster.hosts(self.ranks)
         between = -(-steps * (hosts - 1) // (self.ranks - 1))
         latency = between * cluster.between.latency_ns + (steps - between) * cluster.inside.latency_ns
         return latency + cluster.slowest(self.ranks).transfer_ns(sent_bytes)
 
     def _two_level_ns(self, algorithm: Algorithm, sent_bytes: int) -> int:
-        cluster, per_host = self.cluster, min(algorithm.per_host, self.ranks)
+        cluster, per_host = self.seen, min(algorithm.per_host, self.ranks)
         hosts, steps = -(-self.ranks // per_host), algorithm.steps(self.ranks)
         across = cluster.seen_by(per_host)
         between = steps * (hosts - 1) // (self.ranks - 1)

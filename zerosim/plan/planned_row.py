@@ -29,7 +29,6 @@ from zerosim.observe.ledger import MEMORY_KINDS
 from zerosim.observe.trace import ClockOffset, RankStep, Trace
 from zerosim.plan.cluster import NS, Cluster, cluster_of
 from zerosim.plan.rehearsal import Rehearsal, rehearse, turn_of, with_passes
-from zerosim.plan.small import plan_fault
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.schema import Scenario
 from zerosim.scenario.sections import Check, ModelKeys
@@ -134,17 +133,11 @@ class PlannedRow:
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
-        """A step of the row. Raises `ScenarioError` if its split model is not the model in one piece."""
-        origin = self.scenario.origin
-        with origin.blaming(("model", "kind")):
-            wrong = plan_fault(self.config)
-        if wrong:
-            raise origin.error(
-                f"the split model of {self.config.name} is not the model in one piece: {wrong}", ("model", "kind"))
+        """A step of the row; a user's model may raise `ZerosimError`."""
         return rehearse(self.config, self.cluster)
 
     def planned(self) -> "PlannedRow":
-        """This row, after its rehearsal. Raises `ScenarioError` as that does."""
+        """This row, after its rehearsal."""
         _ = self.rehearsal
         return self
 

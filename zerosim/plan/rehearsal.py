@@ -165,8 +165,7 @@ def by_itself(
     config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
-    seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.computing.weights.itemsize)
+    costs = Costs(cluster, config.ranks, config.computing.weights.itemsize, config.directions.side_by_side)
     comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     clock.traced = traced

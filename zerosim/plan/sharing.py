@@ -32,6 +32,9 @@ from zerosim.training.config import Config
 JOINING = ("context", "expert")
 """The directions whose ranks use a weight on different tokens."""
 
+WHOLE = Counter({1: 1})
+"""The pieces of a unit that no ranks share."""
+
 
 def sharers(parameter: Parameter, directions: Directions) -> int:
     """The number of places that hold the same piece of a parameter, and join their data ranks.
@@ -69,13 +72,9 @@ class Sharing:
     pieces: dict[str, Counter[int]] = field(default_factory=dict)
     kinds: tuple[Kind, ...] = ()
     """The kinds of states that are sharded."""
-    cluster: Cluster | None = None
-    side_by_side: int = 1
-    """The distance between data ranks."""
     tuned: dict[tuple[str, Kind], float] = field(default_factory=dict)
     gathers: bool = False
     """Whether all-gathers are of weights for use, not of updated ones."""
-    _costs: dict[tuple[int, int, int], Costs] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config, cluster: Cluster) -> "Sharing":
@@ -87,7 +86,7 @@ class Sharing:
             pieces[unit.name] = Counter()
             for place in unit.places:
                 pieces[unit.name][sharers(place.parameter, directions)] += place.parameter.count
-        return cls(pieces, config.stage.sharded, cluster, directions.side_by_side, tuned, config.stage.gathers)
+        return cls(pieces, config.stage.sharded, tuned, config.stage.gathers)
 
     def share(self, unit: str, kind: Kind = "optimizer") -> float:
         """The share that a rank keeps of its data rank's shard of a unit."""
@@ -119,25 +118,15 @@ class Sharing:
             gathers = self.gathers and "gather" in function.__name__
             share = self.tuned.get((owner, "parameters" if gathers else "gradients"), 1.0)
             array = Extent(round(len(array) * share), array.dtype)
-            first = [array] if chunked else array
-        if owner not in self.pieces or (comm.size == 1 and stride != 1):
-            return costs.of(comm).price(function, first, *others)
+        pieces = self.pieces.get(owner, WHOLE) if comm.size > 1 or stride == 1 else WHOLE
         total = Price(0, 0, 0)
-        for often, count in self.pieces[owner].items():
-            part = Extent(-(-len(array) * count // (self.pieces[owner].total() * often)), array.dtype)
+        for often, count in pieces.items():
+            part = Extent(-(-len(array) * count // (pieces.total() * often)), array.dtype)
             ranks = comm.size * often if stride == 1 and chunked else comm.size
-            more = self._among(often, stride, ranks, costs).price(function, [part] if chunked else part, *others)
-            total = Price(total.ns + more.ns, total.sent_bytes + more.sent_bytes, total.messages + more.messages)
+            apart = max(stride * costs.apart // often, 1)       # sharers are nearer than data ranks
+            more = costs.among(ranks, apart).price(function, [part] if chunked else part, *others)
+            total = Price(*map(sum, zip(total, more, strict=True)))
         return total
-
-    def _among(self, often: int, stride: int, ranks: int, costs: Costs) -> Costs:
-        """The costs among `ranks` ranks, which are `stride` times as far apart as data ranks with so many sharers."""
-        key = often, stride, ranks
-        if key not in self._costs:
-            assert self.cluster is not None
-            apart = max(stride * self.side_by_side // often, 1)
-            self._costs[key] = Costs(self.cluster.seen_by(apart), ranks, costs.itemsize)
-        return self._costs[key]
 
 
 def tuned_shares(config: Config, tuning: Tuning) -> dict[tuple[str, Kind], float]:
