@@ -156,7 +156,7 @@ def test_no_command_at_all_says_what_to_do_next(capsys):
 ])
 def test_an_error_is_one_line_with_its_exit_code_and_a_bug_of_ours_a_traceback(error, code, words, monkeypatch, capsys):
     monkeypatch.setattr("zerosim.commands.memory.main", Mock(side_effect=error))
-    assert main(["memory", "--table", "figure1"]) == code
+    assert main(["memory", "--parameters", "7", "--ranks", "2"]) == code
     told = capsys.readouterr().err
     assert told.startswith(words)
     assert (told.count("\n") == 1) == ("Traceback" not in words)

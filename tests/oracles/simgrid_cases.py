@@ -18,7 +18,8 @@ import numpy as np
 
 from zerosim.collectives import ALGORITHMS
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Transfer, links, programs
+from zerosim.plan.fluid import links, programs
+from zerosim.verdict.flows import Transfer
 
 ANSWERS = Path(__file__).parent / "simgrid_answers.json"
 SYSTEM_PYTHON = "/usr/bin/python3"

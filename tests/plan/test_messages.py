@@ -14,7 +14,8 @@ from zerosim.core.errors import Deadlock, Unlike
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import Cluster, Device, Link
-from zerosim.plan.fluid import Links, ReceiveFrom, last_end_ns, written_ns
+from zerosim.plan.fluid import Links, last_end_ns, written_ns
+from zerosim.verdict.flows import ReceiveFrom
 from zerosim.worlds.lockstep import LockstepCommunicator, ranks
 
 ANSWERS = json.loads(simgrid.ANSWERS.read_text())

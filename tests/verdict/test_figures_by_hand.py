@@ -9,9 +9,11 @@ import pytest
 from tests.training import labelled, scenario
 from zerosim.autograd.operations.elementwise import relu
 from zerosim.autograd.tape import Tape
+from zerosim.collectives import ring
 from zerosim.core.allocation import allocate
 from zerosim.core.bits import NOT_A_NUMBER, digest, with_one_nan
 from zerosim.core.comm import strided
+from zerosim.core.extents import Extent
 from zerosim.core.orders import ORDERS
 from zerosim.core.sharding import Directions, Layout, Mesh, full, split
 from zerosim.models.mlp import mlp
@@ -20,6 +22,7 @@ from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
+from zerosim.plan.sharing import Sharing
 from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
@@ -165,12 +168,12 @@ CLUSTER = Cluster(
 def test_prices_of_a_mesh_are_those_of_its_groups():
     four = replace(CLUSTER, devices_per_host=4)
     costs = Costs(four, 8, 4)
+    given = [[Extent(6, np.float32)]]
     for comm, stride in ((strided(None, 0, 2, first=0, stride=1), 1), (strided(None, 0, 2, first=0, stride=4), 4),
                          (strided(None, 0, 4, first=0, stride=2), 2)):
-        found = costs.of(comm)
-        assert (found.ranks, found.cluster) == (comm.size, four.seen_by(stride))
-        assert costs.of(comm) is found
-    assert costs.of(SimpleNamespace(size=8)) is costs
+        due = Costs(four.seen_by(stride), comm.size, 4).price(ring.all_gather, *given)
+        assert Sharing().price(costs, ring.all_gather, "", comm, given) == due
+        assert costs.among(comm.size, stride) is costs.among(comm.size, stride)
 
 
 @pytest.mark.parametrize(("itemsize", "due"), [(4, 160), (2, 160 + 2 * (40 + 20)), (8, 160 + 2 * (40 + 80))])

@@ -8,22 +8,20 @@ from typing import Any
 
 from zerosim.commands.arguments import whole_number, whole_numbers
 from zerosim.commands.output import RUN_WIDTH, standard_output, write_json
-from zerosim.core.errors import ScenarioError, UsageError
+from zerosim.core.errors import ScenarioError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.plan.foreign import hugging_face
 from zerosim.scenario.load import parse_override
 from zerosim.scenario.reading import Origin, read
 from zerosim.scenario.sections import ModelKeys
-from zerosim.show.estimates import show_activations, show_estimates, show_table
+from zerosim.show.estimates import show_activations, show_estimates
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.verdict.blocks import transformer
-from zerosim.verdict.model_states import PRECISIONS, TABLES, estimate
+from zerosim.verdict.model_states import PRECISIONS, estimate
 
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST_PARAMETERS, MOST_DEVICES = 10**15, 10**9
-FIGURE_1 = 7_500_000_000, [64]
-"""The numbers of parameters and ranks in Figure 1 of the ZeRO paper."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=transformer_shape, metavar="SHAPE",
         help="a Hugging Face config.json, or the [model] keys of a transformer: layers=32,width=4096,heads=32,"
              "vocabulary=32000,sequence=4096,...; this adds activations")
-    subject.add_argument(
-        "--table", choices=["figure1", *TABLES], help="compute a table of the ZeRO paper from the formulas")
     parser.add_argument(
-        "--ranks", type=whole_numbers(1, MOST_DEVICES), metavar="N,N",
+        "--ranks", type=whole_numbers(1, MOST_DEVICES), metavar="N,N", required=True,
         help="data-parallel ranks; several numbers: a column for each")
     parser.add_argument(
         "--micro-batch", type=whole_number(1, 10**6), default=1, metavar="B",
@@ -59,30 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show the requested table, and write its JSON; 0."""
-    if (arguments.ranks is None) != (arguments.table is not None):
-        raise UsageError("give --ranks, the number of data-parallel ranks, with --parameters and --model; --table has "
-                         "its own")
-    console = standard_output(arguments, RUN_WIDTH)
-    if arguments.table in TABLES:
-        table = TABLES[arguments.table]()
-        show_table(console, table)
-        figures: dict[str, Any] = {"table": arguments.table, **asdict(table)}
-    else:
-        parameters, counts = FIGURE_1 if arguments.table else (arguments.parameters, arguments.ranks)
-        if arguments.model is not None:
-            parameters, activations = transformer(arguments.model, arguments.micro_batch)
-        estimates = [
-            estimate(parameters, ranks, arguments.precision, arguments.optimizer,
-                     offload_optimizer=arguments.offload_optimizer, offload_parameters=arguments.offload_parameters,
-                     accumulate=arguments.accumulate_dtype)
-            for ranks in counts]
-        show_estimates(console, estimates)
-        documents = [estimated.document() for estimated in estimates]
-        figures = documents[0] if len(documents) == 1 else {"each": documents}
-        if arguments.model is not None:
-            figures["activations"] = asdict(activations)
-            show_activations(console, activations)
+    """Show the estimates, and write their JSON; 0."""
+    console, parameters = standard_output(arguments, RUN_WIDTH), arguments.parameters
+    if arguments.model is not None:
+        parameters, activations = transformer(arguments.model, arguments.micro_batch)
+    estimates = [
+        estimate(parameters, ranks, arguments.precision, arguments.optimizer,
+                 offload_optimizer=arguments.offload_optimizer, offload_parameters=arguments.offload_parameters,
+                 accumulate=arguments.accumulate_dtype)
+        for ranks in arguments.ranks]
+    show_estimates(console, estimates)
+    documents = [estimated.document() for estimated in estimates]
+    figures: dict[str, Any] = documents[0] if len(documents) == 1 else {"each": documents}
+    if arguments.model is not None:
+        figures["activations"] = asdict(activations)
+        show_activations(console, activations)
     if arguments.json is not None:
         write_json(arguments.json, {"schema": "zerosim.memory/1", **figures})
     return 0

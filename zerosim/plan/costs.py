@@ -166,10 +166,8 @@ class Costs:
         return self.cluster.seen_by(self.apart)
 
     def among(self, ranks: int, apart: int) -> "Costs":
-        """The costs of collectives among other ranks."""
+        """The costs of collectives among other ranks, each made once."""
         key = ranks, apart
-        if key == (self.ranks, self.apart):
-            return self
         if key not in self._groups:
             self._groups[key] = Costs(self.cluster, ranks, self.itemsize, apart)
         return self._groups[key]

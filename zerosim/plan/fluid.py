@@ -13,37 +13,25 @@ latency. This is SimGrid's model CM02 (Casanova and Marchal, "A network model fo
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zerosim.core.allocation import Array
-from zerosim.core.comm import SendsFirst
 from zerosim.core.errors import Deadlock
 from zerosim.core.extents import Extent
 from zerosim.core.sharding import split
 from zerosim.plan.cluster import NS, Cluster
+from zerosim.verdict.flows import LoneRank, ReceiveFrom, Transfer
 
 TOGETHER = 1e-12
 """Messages whose ends differ by less than this share of the present time end together."""
 
 
-class Transfer(NamedTuple):
-    """A message to a rank, which sends one at a time."""
-
-    to: int
-    bytes: int
-
-
-class ReceiveFrom(NamedTuple):
-    """A wait for the next message from a rank."""
-
-    source: int
-
-
-FluidProgram = list[Transfer | ReceiveFrom]
+FluidProgram = Sequence[Transfer | ReceiveFrom]
+"""The sends and receives of a rank, which sends one message at a time."""
 
 
 class Links(NamedTuple):
@@ -185,24 +173,10 @@ def written_ns(collective: Callable[..., None], elements: int, itemsize: int, cl
 
 def programs(collective: Callable[..., None], elements: int, dtype: Any, ranks: int) -> list[FluidProgram]:
     """The sends and receives of each rank in order, found by running the collective on shapes on each rank alone."""
-    chunks, alone = split(Extent(elements, dtype), ranks), [NotedSends(rank, ranks) for rank in range(ranks)]
+    chunks, alone = split(Extent(elements, dtype), ranks), [LoneRank(rank, ranks) for rank in range(ranks)]
     for rank in alone:
         collective(rank, chunks)
     return [rank.program for rank in alone]
-
-
-class NotedSends(SendsFirst):
-    """A communicator that records its rank's sends and receives; nothing arrives."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-        self.program: FluidProgram = []
-
-    def send(self, outgoing: Any, *, to: int) -> None:
-        self.program.append(Transfer(to, outgoing.nbytes))
-
-    def recv(self, *, into: Any, source: int, reduce: Any = None) -> None:
-        self.program.append(ReceiveFrom(source))
 
 
 def links(cluster: Cluster, ranks: int) -> Links:

@@ -10,7 +10,7 @@ from zerosim.core.words import KEPT, ON_HOST, UNITS, ByteUnit, plural
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.stages import STAGES
 from zerosim.verdict.blocks import BlockActivations
-from zerosim.verdict.model_states import Estimate, PublishedTable
+from zerosim.verdict.model_states import Estimate
 
 BAR_COLUMNS = 56
 TIER_WORDS: dict[Tier, str] = {"device": "on device", "host": ON_HOST}
@@ -21,13 +21,6 @@ ABOUT_ACTIVATIONS = (
     "h), with masks of dropout, which are drawn again here, and dropout within attention, which is not here. "
     "Recomputed: every unit keeps its input alone. Kernels are unfused: a scores matrix is kept whole, and the peak "
     "has what an operation holds within itself; zerosim plan with kernels = \"fused\" has neither.")
-
-
-def show_table(console: Console, table: PublishedTable) -> None:
-    """Show a table of the ZeRO paper."""
-    corner, *headings = table.columns
-    names, *columns = zip(*table.rows, strict=True)
-    show(console, table.title, "", [table.note], names, [*map(Column, headings, columns)], corner)
 
 
 def show_activations(console: Console, activations: BlockActivations) -> None:

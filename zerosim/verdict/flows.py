@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isclose
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,20 +53,42 @@ class Flow:
                     {length * sent: often for sent, often in self.messages.items()}, length * self.received_bytes)
 
 
+class Transfer(NamedTuple):
+    """A message to a rank."""
+
+    to: int
+    bytes: int
+
+
+class ReceiveFrom(NamedTuple):
+    """A wait for the next message from a rank."""
+
+    source: int
+    bytes: int = 0
+
+
 class LoneRank(SendsFirst):
-    """A rank of a communicator by itself: its messages are counted, and nothing arrives."""
+    """A rank of a communicator by itself: its sends and receives are recorded in order, and nothing arrives."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.to, self.messages = Counter[int](), Counter[int]()
-        self.received_bytes = 0
+        self.program: list[Transfer | ReceiveFrom] = []
 
     def send(self, outgoing: Any, *, to: int) -> None:
-        self.to[to] += outgoing.nbytes
-        self.messages[outgoing.nbytes] += 1
+        self.program.append(Transfer(to, outgoing.nbytes))
 
     def recv(self, *, into: Any, source: int, reduce: Any = None) -> None:
-        self.received_bytes += into.nbytes
+        self.program.append(ReceiveFrom(source, into.nbytes))
+
+    @property
+    def flow(self) -> Flow:
+        """Its messages so far."""
+        to, messages = Counter[int](), Counter[int]()
+        for sent in self.program:
+            if isinstance(sent, Transfer):
+                to[sent.to] += sent.bytes
+                messages[sent.bytes] += 1
+        return Flow(to, messages, sum(came.bytes for came in self.program if isinstance(came, ReceiveFrom)))
 
 
 def flow(collective: Callable[..., None], size: int, rank: int, length: int, itemsize: int, root: int | None) -> Flow:
@@ -91,7 +113,7 @@ def by_formula(row: Algorithm, size: int, rank: int, root: int | None) -> Flow:
     """The flow of a shipped collective for chunks of one byte or, from a `root`, for one such vector."""
     alone = recorded(row.function, size, rank, 1, 1, root)
     messages = Counter(len(message) // (1 if root is None else size) for message in row.volume(rank, size, root or 0))
-    return replace(alone, messages=dict(messages))
+    return replace(alone, messages=messages)
 
 
 @lru_cache(maxsize=4096)
@@ -106,7 +128,7 @@ def recorded(
             collective(comm, split(payload(size * length, dtype), size))
         else:
             collective(comm, payload(length, dtype), root)
-    return Flow(dict(comm.to), dict(comm.messages), comm.received_bytes)
+    return comm.flow
 
 
 def disproved(row: Algorithm, size: int, length: int, itemsize: int) -> str | None:

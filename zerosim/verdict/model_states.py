@@ -12,16 +12,13 @@
 These are bytes between steps. During a step more is alive: activations in every stage, one unit's full gradient in
 Stages II and III, and one unit's full parameters in Stage III.
 
-Published tables are computed again and rounded as in print.
-
 Sources: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion
-parameter models" (2020), sections 3.1 and 5, tables 1 and 2.
+parameter models" (2020), sections 3.1 and 5.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
 from typing import Any, NamedTuple, get_args
 
 from zerosim.core import precisions
@@ -84,18 +81,8 @@ def resting(stage: str, parameters: int, ranks: int, states: ModelStates) -> Mod
     >>> float(resting("zero1", 7_500_000_000, 64, per_parameter("mixed", 12)).total)
     31406250000.0
     """
-
     return ModelStates(*(parameters * getattr(states, kind) / (ranks if kind in STAGES[stage].sharded else 1)
                          for kind in MODEL_STATES))
-
-
-def largest_model(stage: str, budget_bytes: int, ranks: int, states: ModelStates) -> int:
-    """The most parameters whose model states fit into `budget_bytes` on every rank.
-
-    >>> largest_model("zero3", 32_000_000_000, 64, per_parameter("mixed", 12))
-    128000000000
-    """
-    return budget_bytes // resting(stage, 1, ranks, states).total
 
 
 def formula(stage: str, states: ModelStates) -> str:
@@ -177,90 +164,3 @@ def estimate(
         parameters, ranks, "; ".join([f"{precision} precision, {optimizer}: {terms} bytes per parameter", *far]),
         [EstimatedRow(key, formula(key, states), resting(key, parameters, ranks, states),
                       stage.on_host(offload_optimizer, offload_parameters)) for key, stage in STAGES.items()])
-
-
-GB = 10**9
-BILLION = 10**9
-MIXED_ADAM = per_parameter("mixed", 12)
-PRINTED = ("ddp", "zero1", "zero2", "zero3")
-"""The stages in the sources; `STAGES` has those that can run."""
-
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """A table as it was printed: all cells are strings, and the first cell of a row names it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str
-
-
-def truncated(value: Fraction, decimals: int) -> Fraction:
-    """`value` without the digits behind `decimals` places.
-
-    >>> truncated(Fraction("4187.5"), 0)
-    Fraction(4187, 1)
-    """
-    return Fraction(floor(value * 10**decimals), 10**decimals)
-
-
-def rounded(value: Fraction, decimals: int) -> Fraction:
-    """`value` to the nearest number with `decimals` places, the upper one of two.
-
-    >>> float(rounded(Fraction("41.25"), 1))
-    41.3
-    """
-    return truncated(value + Fraction(1, 2 * 10**decimals), decimals)
-
-
-def table1() -> PublishedTable:
-    """GB on each rank, Stages I / II / III.
-
-    >>> table1().rows[1]
-    ('4', '52.5 / 41.3 / 30', '896 / 704 / 512', '7000 / 5500 / 4000')
-    """
-
-    def cell(billions: Fraction, ranks: int) -> str:
-        sums = [resting(stage, int(billions * BILLION), ranks, MIXED_ADAM).total / GB for stage in PRINTED[1:]]
-        cut = [rounded(size, 1 if size >= 10 else 2) if billions < 10 else truncated(size, 0 if size >= 100 else 1)
-               for size in sums]
-        return " / ".join(f"{float(size):g}" for size in cut)
-
-    return PublishedTable(
-        "ZeRO paper, Table 1: GB of model states on each rank, Stages I / II / III",
-        ("ranks", "7.5B", "128B", "1T"),
-        tuple(
-            (str(ranks), *(cell(billions, ranks) for billions in (Fraction("7.5"), Fraction(128), Fraction(1000))))
-            for ranks in (1, 4, 16, 64, 256, 1024)
-        ),
-        "GB = 10^9 bytes. The paper rounds the column 7.5B and truncates the other two.",
-    )
-
-
-def table2() -> PublishedTable:
-    """The largest model whose states fit into 32 GB on each rank, for degrees of model parallelism.
-
-    >>> table2().rows[1]
-    ('2', '128', '4B', '15.2B', '28.8B', '256B')
-    """
-    ranks, budget_bytes = 64, 32 * GB
-
-    def cell(stage: str, degree: int) -> str:
-        fitting = Fraction(largest_model(stage, budget_bytes, ranks, MIXED_ADAM), BILLION)
-        billions = truncated(fitting, 1) * degree
-        return f"{float(billions):g}B" if billions < 500 else f"{float(truncated(billions / 1000, 1)):g}T"
-
-    return PublishedTable(
-        "ZeRO paper, Table 2: the largest model on ranks of 32 GB, 64 replicas",
-        ("model parallelism", "ranks", *(STAGES[stage].title for stage in PRINTED)),
-        tuple(
-            (str(degree), str(ranks * degree), *(cell(stage, degree) for stage in PRINTED))
-            for degree in (1, 2, 4, 8, 16)
-        ),
-        "B = 10^9 parameters, T = 10^12. The paper truncates each model to 0.1B before it multiplies it by the degree "
-        "of model parallelism.",
-    )
-
-
-TABLES = {"table1": table1, "table2": table2}

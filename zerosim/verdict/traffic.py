@@ -202,7 +202,7 @@ def tape_flow(call: TapeCall, directions: Directions, place: int) -> Flow:
     sent = [whole] * bool(sum(call.args) % comm.size) if call.collective == "shift" else (
         ON_THE_TAPE[call.collective].volume(comm.rank, comm.size, 0))
     messages = Counter(call.itemsize * sum(lengths[chunk] for chunk in message) for message in sent)
-    return Flow(dict(comm.to), dict(messages), comm.received_bytes)
+    return replace(comm.flow, messages=messages)
 
 
 def traffic_due(config: Config, rank: int, updates: int, hosts: Sequence[int]) -> Count:
