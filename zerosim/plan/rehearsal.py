@@ -38,7 +38,7 @@ from zerosim.plan.timed import (
     together,
 )
 from zerosim.stages.pipeline import Pipeline
-from zerosim.stages.replica import Publishing, Replica
+from zerosim.stages.replica import Publishing
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import stepping
@@ -166,11 +166,30 @@ def by_itself(
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     costs = Costs(cluster, config.ranks, config.computing.weights.itemsize, config.directions.side_by_side)
-    comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
-    clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
+    comm, software = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster)), cluster.software
+    clock, recorded, shared = comm.clock, list[RecordedPipeline](), comm.sharing.allocator(extent)
     clock.traced = traced
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
-    replica, calls, updates = timed_replica(config, comm, around, ledger, far)
+    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
+    kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
+    calls = TimedCalls(around, clock, kernels)
+
+    def carry(what: str, owner: str, into: Any, source: Any) -> None:
+        if comm.begun:
+            clock.carry(what, owner, cluster.host_memory.message_ns(source.nbytes), source.nbytes)
+
+    gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
+                         for until_update in (False, software.ahead))
+    updates = TimedUpdates(config, clock, costs, comm.sharing, allocate)
+    replica = on_shapes(
+        config, comm, allocate, calls, HostMemory(ObservedAllocator(shared, far), carry), updates,
+        NoSums(calls=calls, whole=config.whole), gathers=gathers, reducing=reducing,
+        weights_wire=config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs),
+        perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
+        policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
+    if software.ahead:
+        publish = clock.overlapped()(replica.publishing.publish)
+        replica.publishing = cast("Publishing", ObservedObject(replica.publishing, {"publish": publish}))
     recorder, clock.counts["operations"] = PassRecorder(clock, ledger), replica.tape.operations
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
         replica = RepeatingReplica(**vars(replica), recorder=recorder)
@@ -196,37 +215,6 @@ def by_itself(
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
         curve=list(ledger.curve), host_peak=Counter(far.peak)), recorded
-
-
-def timed_replica(
-    config: Config, comm: "Clocked", around: DirectionCosts, ledger: Ledger, far: Ledger
-) -> tuple[Replica, TimedCalls, TimedUpdates]:
-    """A replica of a row on shapes, with the collectives of its tape and its updates."""
-    clock, costs = comm.clock, comm.costs
-    cluster, software = costs.cluster, costs.cluster.software
-    allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
-    kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
-    calls = TimedCalls(around, clock, kernels)
-    shared = comm.sharing.allocator(extent)
-
-    def carry(what: str, owner: str, into: Any, source: Any) -> None:
-        if comm.begun:
-            clock.carry(what, owner, cluster.host_memory.message_ns(source.nbytes), source.nbytes)
-
-    host = HostMemory(ObservedAllocator(shared, far), carry)
-    gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
-                         for until_update in (False, software.ahead))
-    wire = config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs)
-    rule = TimedUpdates(config, clock, costs, comm.sharing, allocate)
-    replica = on_shapes(
-        config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
-        gathers=gathers, reducing=reducing, weights_wire=wire,
-        perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
-        policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
-    if software.ahead:
-        whole = replica.publishing
-        replica.publishing = cast("Publishing", ObservedObject(whole, {"publish": clock.overlapped()(whole.publish)}))
-    return replica, calls, rule
 
 
 def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterator[Any]:

@@ -11,9 +11,10 @@ for its result on the way is exposed communication.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -158,18 +159,18 @@ class PassRecorder:
     """The time at which the result of the last pass was sent."""
 
     @contextmanager
-    def recording(self, passes: list[Pass]) -> Iterator[None]:
-        """Append this block to `passes`, as the value of a pass."""
-        clock, ledger, before, began_ns = self.clock, self.ledger, alive(self.ledger), self.clock.now_ns
-        counts = copied(clock.counts)
-        peak, peak_total, spans, changes = ledger.peak, ledger.peak_total, len(clock.spans), len(ledger.curve)
+    def recording(self, keep: Callable[[Pass], None]) -> Iterator[None]:
+        """Give this block to `keep`, as the value of a pass."""
+        clock, ledger, counts, began_ns = self.clock, self.ledger, copied(self.clock.counts), self.clock.now_ns
+        before, peak, peak_total = in_all(ledger.now, ledger.total), ledger.peak, ledger.peak_total
+        spans, changes = len(clock.spans), len(ledger.curve)
         self.sent_ns = began_ns
         ledger.begin_peak()
         yield
-        passes.append(Pass(
+        keep(Pass(
             clock.now_ns - began_ns, self.sent_ns - began_ns,
             {name: less(of, counts[name]) for name, of in clock.counts.items()},
-            less(peak_of(ledger), before), less(alive(ledger), before),
+            less(in_all(ledger.peak, ledger.peak_total), before), less(in_all(ledger.now, ledger.total), before),
             (max(clock.stream_ns - clock.now_ns, 0), max(clock.due_ns - clock.now_ns, 0)),
             [span.later(-began_ns) for span in clock.spans[spans:]],
             [(at - began_ns, {kind: held - before[kind] for kind, held in now.items()})
@@ -177,14 +178,9 @@ class PassRecorder:
         ledger.peak, ledger.peak_total = ledger.peak | peak, max(ledger.peak_total, peak_total)
 
 
-def alive(ledger: Any) -> Counter[Any]:
-    """The bytes that are alive, by kind and in all."""
-    return Counter({**ledger.now, ALL: ledger.total})
-
-
-def peak_of(ledger: Any) -> Counter[Any]:
-    """The bytes at the peak of a ledger or rehearsal, by kind and in all."""
-    return Counter({**ledger.peak, ALL: ledger.peak_total})
+def in_all(by_kind: Mapping[Any, int], total: int) -> Counter[Any]:
+    """Bytes by kind, and those of all kinds together."""
+    return Counter({**by_kind, ALL: total})
 
 
 def copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]]:
@@ -215,7 +211,7 @@ class RepeatingReplica(Replica):
                 continue
             if repeated:
                 self.repeat(last[1], repeated)
-            with self.recorder.recording(last):
+            with self.recorder.recording(last.append):
                 yield part
             last = last[-2:]
 
@@ -240,11 +236,9 @@ class RecordedPipeline(Pipeline):
     _outputs_kept: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
 
     def run(self, what: str, part: Batch, chunk: int) -> None:
-        self.base = self.base or alive(self.recorder.ledger)
-        passes = list[Pass]()
-        with self.recorder.recording(passes):
+        self.base = self.base or in_all(self.recorder.ledger.now, self.recorder.ledger.total)
+        with self.recorder.recording(partial(self.values.__setitem__, Slot(what, part.first, chunk))):
             super().run(what, part, chunk)
-        self.values[Slot(what, part.first, chunk)] = passes.pop()
         self.ended_ns = self.recorder.clock.now_ns
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
@@ -258,10 +252,8 @@ class RecordedPipeline(Pipeline):
 
 def like(slot: Slot, block: int, few: int) -> Slot:
     """The pass of a step of `few` micro-batches that is like a pass of a step of `block`."""
-    number = slot.micro_batch
-    if block == few:
-        return slot
-    return slot._replace(micro_batch=number if number == 0 else few - 1 if number == block - 1 else min(1, few - 1))
+    number = few - 1 if slot.micro_batch == block - 1 else min(slot.micro_batch, 1)
+    return slot if block == few else slot._replace(micro_batch=number)
 
 
 SENT = {"F": "send_activation", "B": "send_gradient"}
@@ -276,7 +268,8 @@ def together(
     """
     block, later_ns = 1 + max(slot.micro_batch for slot in slots), began_ns - recorded.ended_ns
     clock = replace(rehearsal.clock, spans=[], counts=copied(rehearsal.clock.counts))
-    counts, now, peak, curve = clock.counts, Counter(recorded.base), peak_of(rehearsal), rehearsal.curve[:1]
+    counts, now, curve = clock.counts, Counter(recorded.base), rehearsal.curve[:1]
+    peak = in_all(rehearsal.peak, rehearsal.peak_total)
     for value in recorded.values.values():
         value.add_to(counts, -1)
     for at, slot in zip(times.began, slots, strict=True):
