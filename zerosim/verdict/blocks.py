@@ -8,17 +8,12 @@ for dropout, since its masks are drawn again (2 s b h, and in attention 3 a s² 
 as nothing is dropped there).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from zerosim.autograd.operation import Shape
-from zerosim.autograd.player import Player, Precise
-from zerosim.core.extents import extent, owner
-from zerosim.models.units import Segment, Task, Unit
+from zerosim.models.units import Task
 from zerosim.scenario.schema import Scenario
-from zerosim.scenario.sections import ModelKeys, Train, Variant, WorldKeys
-from zerosim.training.config import configured
+from zerosim.scenario.sections import ModelKeys, Parallel, Train, WorldKeys
+from zerosim.training.config import Config, configured
 from zerosim.verdict.shapes import expected
 
 
@@ -27,6 +22,7 @@ class BlockActivations:
     """The bytes of one micro-batch in 16 bits: kept by a block, by the published formula, and peaks over all blocks."""
 
     block_bytes: int
+    """What one more block adds to the peak."""
     korthikanti_bytes: int
     peak_bytes: int
     """The peak of a whole pass."""
@@ -43,31 +39,19 @@ def transformer(model: ModelKeys, samples: int) -> tuple[int, BlockActivations]:
     >>> count, kept.block_bytes == 1024 * 768 * (32 + 2 * 12 * 1024 // 768), kept.korthikanti_bytes
     (124439808, True, 89653248)
     """
-    scenario = Scenario(
-        world=WorldKeys(1),
-        model=model,
-        train=Train(micro_batch=samples, micro_batches=1, precision="bf16"),
-        variant=(Variant(stage="ddp"), Variant(stage="ddp", recompute=True)),
-    )
     task = Task(model.sequence, model.vocabulary, "cross_entropy", tokens=True)
-    config, again = (configured(row, task) for row in scenario.rows)
-    unit = next(unit for unit in config.model.units if unit.numbers == (1,))
-    (segment,) = unit.segments
-    s, h, a = model.sequence, model.width, model.heads
-    return config.model.count, BlockActivations(
-        kept_bytes(unit, segment, (samples, s, h)),
-        s * samples * (34 * h + 5 * a * s),
-        expected(config).peak_bytes["activations"],
-        expected(again).peak_bytes["activations"],
-    )
 
+    def config(layers: int = model.layers, *, recompute: bool = False) -> Config:
+        (row,) = Scenario(
+            world=WorldKeys(1), model=replace(model, layers=layers),
+            train=Train(micro_batch=samples, micro_batches=1, precision="bf16"),
+            parallel=Parallel(("ddp",), recompute=recompute)).rows
+        return configured(row, task)
 
-def kept_bytes(unit: Unit, segment: Segment, shape: Shape) -> int:
-    """The bytes that a segment keeps in 16 bits for an input of this shape, the input too; views count once."""
-    plan = segment.plan(shape, of_parameters=True, of_input=True)
-    dtype = np.dtype(np.float16)
-    parameters = unit.parts(extent(unit.count, dtype, kind="parameters", owner=unit.name))
-    player = Player(plan, parameters, Precise(extent, unit.name), lambda _: None)
-    _, kept = player.forward(extent(shape, dtype, kind="activations", owner=unit.name))
-    blocks = [owner(array) for array in (*kept.values.values(), *kept.saved.values())]
-    return sum(block.nbytes for block in {id(block): block for block in blocks}.values())
+    def peak(config: Config) -> int:
+        return expected(config).peak_bytes["activations"]
+
+    s, h, a, row = model.sequence, model.width, model.heads, config()
+    return row.model.count, BlockActivations(
+        peak(config(model.layers + 1)) - peak(row), s * samples * (34 * h + 5 * a * s), peak(row),
+        peak(config(recompute=True)))
