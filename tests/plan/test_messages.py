@@ -75,10 +75,10 @@ def test_a_rank_that_is_a_vector_answers_what_is_true_of_all_and_cuts_equal_piec
 
 
 BETTER = {"device.flops": 2, "device.memory_bandwidth": 2, "device.memory": 2, "device.launch_us": 0.5,
-          "device.half_width": 0.5, **{f"{link}.{key}": factor for link in ("inside", "between", "host_memory")
-                                       for key, factor in (("gigabytes_per_second", 2), ("latency_us", 0.5))}}
-"""Eleven figures of a machine, each with a factor by which it gets better."""
-MACHINE = {"device": {"flops": 2e14, "memory_bandwidth": 1e12, "memory": 40e9, "launch_us": 4, "half_width": 300},
+          **{f"{link}.{key}": factor for link in ("inside", "between", "host_memory")
+             for key, factor in (("gigabytes_per_second", 2), ("latency_us", 0.5))}}
+"""Ten figures of a machine, each with a factor by which it gets better."""
+MACHINE = {"device": {"flops": 2e14, "memory_bandwidth": 1e12, "memory": 40e9, "launch_us": 4},
            "inside": {"latency_us": 3, "gigabytes_per_second": 100}, "devices_per_host": 4, "kernels": "fused",
            "between": {"latency_us": 9, "gigabytes_per_second": 20},
            "host_memory": {"latency_us": 5, "gigabytes_per_second": 10}}

@@ -43,7 +43,6 @@ class Device:
     memory: float
     memory_bandwidth: float
     product_share: float = 1.0
-    half_width: float = 0.0
     attention_share: float = 1.0
     memory_share: float = 1.0
     flops_fp8: float = 0.0
@@ -59,13 +58,10 @@ class Device:
     """The share of `flops` that causal attention reaches on long sequences, by generation of its kernels."""
     watts: float = 0.0
     """The most power that the device takes; 0 if it is not known."""
-    update_bandwidth: float = 0.0
-    """Bytes per second that an optimizer reads and writes, if its formulas are slower than memory."""
 
-    def products_ns(self, operations: int, width: int) -> float:
-        """The time of matrix products with weights whose narrower side is `width`."""
-        share = self.product_share * width / (width + self.half_width)
-        return operations * NS / (self.flops * share)
+    def products_ns(self, operations: int) -> float:
+        """The time of matrix products with weights."""
+        return operations * NS / (self.flops * self.product_share)
 
     def attention_ns(self, operations: int, tokens: int = 0, generation: str = "") -> float:
         """The time of matrix products without weights; a generation with its own rate skips the masked half."""
@@ -192,8 +188,7 @@ def cluster_of(keys: ClusterKeys, origin: Origin, ranks: int) -> Cluster:
     usual: dict[str, Any] = USUAL
     if isinstance(named := keys.device, DeviceKeys):
         device = Device(
-            "a device of its own", named.flops, named.memory, named.memory_bandwidth, half_width=named.half_width,
-            launch_ns=named.launch_us * 1000)
+            "a device of its own", named.flops, named.memory, named.memory_bandwidth, launch_ns=named.launch_us * 1000)
     else:
         usual = look_up("device", named, origin, "device")
         device = Device(**{name: usual[name] for name in Device.__dataclass_fields__ if name in usual})

@@ -83,7 +83,7 @@ class Costs:
             frozen, adapter = adapted(step, way, self.cluster)
             moved = self.kernel_bytes(step, way) + self.cast_bytes(step, way) + adapter.moved
             moving, products = Time(self.moved_ns(moved), "memory"), self.products(step, operations - frozen)
-            further = round(self.cluster.device.products_ns(adapter.operations, self.cluster.tuning.adapter_rank or 1))
+            further = round(self.cluster.device.products_ns(adapter.operations))
             longest = max(moving, products)
             launch = Time(round(self.cluster.device.launch_ns * (1 + adapter.launches)), "launches")
             time = max(longest._replace(ns=moving.ns + products.ns + further), launch)
@@ -107,14 +107,13 @@ class Costs:
         return scores + factor * moved_bytes(step, way, self.itemsize)
 
     def products(self, step: Step, operations: int) -> Time:
-        """The time of a step's matrix products without memory traffic; the weights' narrower side is the width."""
+        """The time of a step's matrix products without memory traffic."""
         device, software = self.cluster.device, self.cluster.software
         if not operations:
             return Time(0, "products")
         if is_attention(step):
             return Time(round(device.attention_ns(operations, step.shape[-2], software.attention)), "attention")
-        ns = device.products_ns(operations, min(step.input_shapes["weight"][-2:])) / software.products
-        return Time(round(ns), "products")
+        return Time(round(device.products_ns(operations) / software.products), "products")
 
     def copied_ns(self, sent_bytes: int) -> int:
         """The time of the software's copies for a collective that sends `sent_bytes`: into and out of its buffers."""
@@ -155,10 +154,9 @@ class Costs:
 
     def update_ns(self, moved_bytes: int, *, on_host: bool = False) -> int:
         """The time of an optimizer step that reads and writes so much in one kernel on the device, or on its host."""
-        device, moved = self.cluster.device, moved_bytes * self.cluster.software.update
-        rate = HOST_BYTES_PER_SECOND if on_host else device.update_bandwidth
-        return round((moved_bytes if on_host else moved) * NS / rate if rate else max(
-            device.moved_ns(moved), device.launch_ns))
+        device = self.cluster.device
+        return round(moved_bytes * NS / HOST_BYTES_PER_SECOND if on_host else max(
+            device.moved_ns(moved_bytes * self.cluster.software.update), device.launch_ns))
 
     @cached_property
     def seen(self) -> Cluster:

@@ -60,10 +60,9 @@ def parameters_met(model: Model, samples: int, experts_per_token: int = 0) -> in
     """
     shape: Shape = (samples, model.task.inputs)
     tokens = samples * (model.task.inputs if model.task.tokens else 1)
-    begun, products = Counter[Unit](), Counter[tuple[Unit, Any]]()
-    for unit in model.forward_units:
-        graph = unit.segments[begun[unit] % len(unit.segments)].graph(shape)
-        begun[unit] += 1
+    products = Counter[tuple[Unit, Any]]()
+    for unit, segment in model.segments:
+        graph = segment.graph(shape)
         shape = graph.output.shape
         names = {parameter.slot: name for name, parameter in graph.parameters.items()}
         for instruction in graph.instructions:

@@ -41,10 +41,10 @@ from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Publishing
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
-from zerosim.training.build import stepping
+from zerosim.training.build import Parts, replica, stepping
 from zerosim.training.config import Config
 from zerosim.verdict.pipelines import times_of
-from zerosim.verdict.shapes import NoSums, Unconnected, on_shapes, whole_batch
+from zerosim.verdict.shapes import NoSums, SilentWire, Unconnected, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
 
 REHEARSED = 3
@@ -181,27 +181,29 @@ def by_itself(
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
     updates = TimedUpdates(config, clock, costs, comm.sharing, allocate)
-    replica = on_shapes(
-        config, comm, allocate, calls, HostMemory(ObservedAllocator(shared, far), carry), updates,
-        NoSums(calls=calls, whole=config.whole), gathers=gathers, reducing=reducing,
-        weights_wire=config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs),
-        perform=Performer(clock, costs, allocate, calls).perform, states=ObservedAllocator(shared, ledger),
-        policy=None if kernels is None else partial(kernels.plan_of, config.arithmetic.policy))
+    arithmetic, group = config.arithmetic, calls.group("tensor", config.directions.tensor)
+    wire = arithmetic.weights_wire and timed_wire(arithmetic.weights_wire, clock, costs)
+    rehearsed = replica(
+        config, comm, allocate, perform=Performer(clock, costs, allocate, calls).perform,
+        host=HostMemory(ObservedAllocator(shared, far), carry),
+        policy=None if kernels is None else partial(kernels.plan_of, arithmetic.policy), parts=Parts(
+            updates, NoSums(calls=calls, whole=config.whole), gathers, reducing, ObservedAllocator(shared, ledger),
+            group, wire, SilentWire.of(arithmetic.gradients_wire)))
     if software.ahead:
-        publish = clock.overlapped()(replica.publishing.publish)
-        replica.publishing = cast("Publishing", ObservedObject(replica.publishing, {"publish": publish}))
-    recorder, clock.counts["operations"] = PassRecorder(clock, ledger), replica.tape.operations
+        publish = clock.overlapped()(rehearsed.publishing.publish)
+        rehearsed.publishing = cast("Publishing", ObservedObject(rehearsed.publishing, {"publish": publish}))
+    recorder, clock.counts["operations"] = PassRecorder(clock, ledger), rehearsed.tape.operations
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
-        replica = RepeatingReplica(**vars(replica), recorder=recorder)
+        rehearsed = RepeatingReplica(**vars(rehearsed), recorder=recorder)
 
     def pipeline(*given: Any) -> Pipeline:
         recorded.append(RecordedPipeline(*given, recorder=recorder, keeps_outputs=software.keeps_outputs))
         return recorded[0]
 
     neighbours = Unconnected(config, calls.group("ends", 2))
-    step = stepping(config, config.stage, comm, replica, neighbours, [], pipeline)
-    replica.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
-    replica.state.updates = 1      # not the first step
+    step = stepping(config, config.stage, comm, rehearsed, neighbours, [], pipeline)
+    rehearsed.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
+    rehearsed.state.updates = 1      # not the first step
     comm.begun = True
     held = [*buffers_of(config, cluster, ObservedAllocator(extent, ledger))]
     ledger.begin_peak()

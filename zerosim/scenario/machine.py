@@ -21,8 +21,6 @@ class DeviceKeys:
     """The bytes of the device's memory."""
     launch_us: Number = 3.8
     """The least time of an operation."""
-    half_width: Number = 0.0
-    """The narrower side at which a product reaches half of `flops`."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zerosim.autograd.graph import Step
-from zerosim.autograd.player import Perform, perform
-from zerosim.autograd.tape import Policy
+from zerosim.autograd.player import perform
 from zerosim.autograd.tape_collectives import Direction, TapeGroup, over
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
 from zerosim.core.allocation import Allocator, Kind
@@ -123,13 +122,12 @@ class StepsOnShapes:
         self.calls = TapeCalls(config.directions)
         comm = Uncalled(LoneRank(0, config.ranks))
         second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
-        wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
-        self.replica = on_shapes(
-            config, comm, second.allocate, self.calls,
-            HostMemory(ObservedAllocator(extent, self.host), lambda what, owner, into, source: self.host.moved(
-                what, owner, source.nbytes)),
-            NoNumbers(config.rule), NoSums(np.inf if skipped else 0.0, self.calls, config.whole),
-            gathers=second, reducing=second, weights_wire=wire)
+        host = HostMemory(ObservedAllocator(extent, self.host), lambda what, owner, into, source: self.host.moved(
+            what, owner, source.nbytes))
+        self.replica = replica(config, comm, second.allocate, perform=self.calls.perform, host=host, parts=Parts(
+            NoNumbers(config.rule), NoSums(np.inf if skipped else 0.0, self.calls, config.whole), second, second,
+            second.allocate, self.calls.group("tensor", config.directions.tensor),
+            SilentWire.of(config.arithmetic.weights_wire), SilentWire.of(config.arithmetic.gradients_wire)))
         shipped = SHIPPED[frozenset(config.stage.sharded)]
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
@@ -148,23 +146,6 @@ class StepsOnShapes:
         if not self.moved:
             return Counter()
         return self.moved[0] + Counter({what: (steps - 1) * count for what, count in self.moved[-1].items()})
-
-
-def on_shapes(
-    config: Config, comm: Observed, allocate: Allocator, calls: "TapeCalls", host: HostMemory, rule: Any,
-    norms: "NoSums", *, gathers: SecondChannel, reducing: SecondChannel, weights_wire: WireFormat | None,
-    perform: Perform | None = None, policy: Policy | None = None, states: Allocator | None = None,
-) -> Replica:
-    """A replica of a row on shapes: its code with an update `rule` and `norms` that compute nothing.
-
-    `comm` has collectives that take buffers and send nothing; those on the tape are noted by `calls`. `perform` runs
-    its operations, by default as `calls` does, and `policy` replaces the tape's. Weights arrive by `gathers`;
-    `reducing` runs overlapped reductions. `states` allocates states that rest on the device, by default as `allocate`.
-    """
-    wire = config.arithmetic.gradients_wire and SilentWire(config.arithmetic.gradients_wire)
-    tensor = calls.group("tensor", config.directions.tensor)
-    return replica(config, comm, allocate, perform=perform or calls.perform, host=host, policy=policy, parts=Parts(
-        rule, norms, gathers, reducing, states or allocate, tensor, weights_wire, wire))
 
 
 class TapeCalls:
@@ -278,6 +259,10 @@ class NoSums(SquareSums):
 
 class SilentWire:
     """A wire format that only has lengths."""
+
+    @classmethod
+    def of(cls, wire: WireFormat | None) -> "SilentWire | None":
+        return None if wire is None else cls(wire)
 
     def __init__(self, wire: WireFormat) -> None:
         self.encoded_bytes = wire.encoded_bytes
