@@ -140,3 +140,16 @@ def test_a_skipped_micro_batch_that_is_forgotten_is_seen_and_many_take_no_more_m
     row, repeat = planned_row(stages=("zero3",)), timed.RepeatingReplica.repeat
     monkeypatch.setattr(timed.RepeatingReplica, "repeat", lambda self, value, times: repeat(self, value, times - 1))
     assert figures_of(rehearse(row, CLUSTER)) != figures_of(rehearse(row, CLUSTER, traced=True))
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero1", "zero2"])
+def test_a_step_waits_for_the_overlapped_reductions_of_the_last_units_alone(stage):
+    """Where a block's backward takes longer than a reduction, and that of the embedding next to nothing; a sum for all
+    ranks is two collectives in a row, of which the second waits for the first and the step for neither."""
+    slow = dataclasses.replace(CLUSTER, device=dataclasses.replace(CLUSTER.device, flops=1e6))
+    clock = rehearse(planned_row(micro_batches=2, layers=8, overlap=True, stages=(stage,)), slow, traced=True).clock
+    reductions = {span: span.ns for span in clock.spans if span.channel == 2}
+    last = sum(ns for span, ns in reductions.items() if span.unit in ("h.0", "embedding"))
+    rest = clock.counts["communicating"].total() - sum(reductions.values())
+    assert len({span.unit for span in reductions}) == 10
+    assert rest < clock.exposed_ns <= last + rest < sum(reductions.values()) / 2 + rest
