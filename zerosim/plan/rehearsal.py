@@ -6,8 +6,8 @@ their passes, see `timed`. Prices of collectives and operations come from `costs
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -28,22 +28,23 @@ from zerosim.plan.directions import DirectionCosts, TimedCalls, direction_of
 from zerosim.plan.performers import FusedKernels, Performer
 from zerosim.plan.sharing import Sharing
 from zerosim.plan.timed import (
+    ALL,
+    Pass,
     PassRecorder,
     RecordedPipeline,
     RepeatingReplica,
     TimedChannel,
     TimedUpdates,
-    like,
+    copied,
+    in_all,
     timed_wire,
-    together,
 )
-from zerosim.stages.pipeline import Pipeline
 from zerosim.stages.replica import Publishing
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import Parts, replica, stepping
 from zerosim.training.config import Config
-from zerosim.verdict.pipelines import times_of
+from zerosim.verdict.pipelines import RankTimes, times_of
 from zerosim.verdict.shapes import NoSums, SilentWire, Unconnected, whole_batch
 from zerosim.worlds.lockstep import LockstepCommunicator
 
@@ -64,8 +65,9 @@ class Rehearsal:
     clock: VirtualClock
     curve: Curve
     """Live bytes after each change, by the clock, if requested."""
-    host_peak: Counter[Kind] = field(default_factory=Counter)
+    host_peak: Counter[Kind]
     """The peak of the host's memory."""
+    recorded: PassRecorder
     stages: "tuple[Rehearsal, ...]" = ()
     """Each rank of a pipeline; without one, this rank."""
 
@@ -108,7 +110,7 @@ def rehearse(config: Config, cluster: Cluster, *, traced: bool = False) -> Rehea
     around = DirectionCosts(
         config.directions, cluster, config.keys.experts_per_token if cluster.software.once_a_host else 1)
     if config.directions.pipeline == 1:
-        return in_pipeline([by_itself(config, cluster, around, traced=traced)[0]])
+        return in_pipeline([by_itself(config, cluster, around, traced=traced)])
     return by_slots(config, cluster, around, traced=traced)
 
 
@@ -116,31 +118,65 @@ def by_slots(config: Config, cluster: Cluster, around: DirectionCosts, *, traced
     """The rehearsal of a pipeline by its passes; ranks with equal units share the rehearsal of one by itself."""
     ranks, block, here, turn = config.directions.pipeline, config.passes, config.of_pipeline, turn_of(config)
     few = min(block, turn * -(-REHEARSED // turn))
-    short = with_passes(config, few).of_pipeline
-    alike, alone = dict[Any, tuple[Rehearsal, RecordedPipeline]](), list[tuple[Rehearsal, RecordedPipeline]]()
+    short, seen = with_passes(config, few).of_pipeline, around.seen("pipeline")
+    alike, alone, passes = dict[Any, Rehearsal](), list[Rehearsal](), list[dict[Slot, Pass]]()
     for rank, piece in enumerate(here):
         key = tuple((chunk.first, chunk.last, unit.count, unit.frozen, *(of.computation for of in unit.segments))
                     for chunk in piece.chunks for unit in chunk.units)
         if key not in alike:
-            rehearsal, recorded = by_itself(short[rank], cluster, around, traced=traced)
-            alike[key] = rehearsal, recorded[0]
+            alike[key] = by_itself(short[rank], cluster, around, traced=traced)
         alone.append(alike[key])
-    slots = [SCHEDULES[config.parallel.schedule](rank, ranks, block, len(piece.chunks))
-             for rank, piece in enumerate(here)]
-    seen = around.seen("pipeline")
+        slots = SCHEDULES[config.parallel.schedule](rank, ranks, block, len(piece.chunks))
+        passes.append({slot: alike[key].recorded.values[like(slot, block, few)] for slot in slots})
 
     def travels(rank: int, slot: Slot) -> tuple[int, int]:
         to, chunk = (rank + (1 if slot.what == "F" else -1)) % ranks, here[rank].chunks[slot.chunk]
         count = (chunk.output if slot.what == "F" else chunk.given).nbytes
         return (seen.inside if seen.host(rank) == seen.host(to) else seen.between).message_ns(count), count
 
-    times = times_of(slots, lambda rank, slot: alone[rank][1].values[like(slot, block, few)][:2], travels)
+    times = times_of([[*of_rank] for of_rank in passes], lambda rank, slot: passes[rank][slot][:2], travels)
     began = [rank_times.ended for rank_times in times]
     for what, some in (("pipeline_all_reduce", range(ranks)), ("ends_all_reduce", (0, ranks - 1))):
-        if what in alone[0][0].clock.counts["communicating"]:
+        if what in alone[0].clock.counts["communicating"]:
             last = max(began[rank] for rank in some)
             began = [max(began_ns, last) if rank in some else began_ns for rank, began_ns in enumerate(began)]
-    return in_pipeline([together(*alone[rank], slots[rank], times[rank], began[rank], few) for rank in range(ranks)])
+    return in_pipeline([*map(together, alone, passes, times, began)])
+
+
+def like(slot: Slot, block: int, few: int) -> Slot:
+    """The pass of a step of `few` micro-batches that is like a pass of a step of `block`."""
+    number = few - 1 if slot.micro_batch == block - 1 else min(slot.micro_batch, 1)
+    return slot if block == few else slot._replace(micro_batch=number)
+
+
+SENT = {"F": "send_activation", "B": "send_gradient"}
+"""The messages of passes that send their result."""
+
+
+def together(rehearsal: Rehearsal, passes: Mapping[Slot, Pass], times: RankTimes, began_ns: int) -> Rehearsal:
+    """The rehearsal of a rank that runs these passes, from that of few micro-batches by itself; with all spans and a
+    curve of memory, if that has them. What follows the passes begins at `began_ns`.
+    """
+    recorded, clock = rehearsal.recorded, replace(rehearsal.clock, spans=[], counts=copied(rehearsal.clock.counts))
+    counts, now, curve = clock.counts, Counter(recorded.base), rehearsal.curve[:1]
+    peak, later_ns = in_all(rehearsal.peak, rehearsal.peak_total), began_ns - recorded.ended_ns
+    for value in recorded.values.values():
+        value.add_to(counts, -1)
+    for at, value in zip(times.began, passes.values(), strict=True):
+        value.add_to(counts, 1)
+        peak |= Counter({kind: now[kind] + more for kind, more in value.peak.items()})
+        clock.spans += [span.later(at) for span in value.spans]
+        curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
+                  for after, held in value.curve]
+        now.update(value.left)
+    for slot, begins, ends, count in times.messages:
+        clock.travel(SENT[slot.what], "pipeline", begins, ends, count, 1)
+    clock.spans += [span.later(later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
+    curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
+    clock.now_ns += later_ns
+    clock.idle_ns = times.idle + began_ns - times.ended
+    counts["waiting"]["exposed"] += times.exposed
+    return replace(rehearsal, clock=clock, peak_total=peak.pop(ALL), peak=peak, curve=curve)
 
 
 def turn_of(config: Config) -> int:
@@ -161,13 +197,11 @@ def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
                    host_peak=fullest.host_peak, stages=tuple(stages))
 
 
-def by_itself(
-    config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool
-) -> tuple[Rehearsal, list[RecordedPipeline]]:
+def by_itself(config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool) -> Rehearsal:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     costs = Costs(cluster, config.ranks, config.computing.weights.itemsize, config.directions.side_by_side)
     comm, software = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster)), cluster.software
-    clock, recorded, shared = comm.clock, list[RecordedPipeline](), comm.sharing.allocator(extent)
+    clock, shared = comm.clock, comm.sharing.allocator(extent)
     clock.traced = traced
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
@@ -195,13 +229,9 @@ def by_itself(
     recorder, clock.counts["operations"] = PassRecorder(clock, ledger), rehearsed.tape.operations
     if not (config.chunks or traced or config.parallel.order == "tree"):    # whose sums grow from pass to pass
         rehearsed = RepeatingReplica(**vars(rehearsed), recorder=recorder)
-
-    def pipeline(*given: Any) -> Pipeline:
-        recorded.append(RecordedPipeline(*given, recorder=recorder, keeps_outputs=software.keeps_outputs))
-        return recorded[0]
-
     neighbours = Unconnected(config, calls.group("ends", 2))
-    step = stepping(config, config.stage, comm, rehearsed, neighbours, [], pipeline)
+    step = stepping(config, config.stage, comm, rehearsed, neighbours, [], partial(
+        RecordedPipeline, recorder=recorder, keeps_outputs=software.keeps_outputs))
     rehearsed.begin(lambda unit: extent(padded(unit.count, comm.size), np.float32, kind="parameters", owner=unit.name))
     rehearsed.state.updates = 1      # not the first step
     comm.begun = True
@@ -216,7 +246,7 @@ def by_itself(
         clock.wait(clock.stream_ns - clock.counts["computing"]["forward"] // config.passes)
     return Rehearsal(
         resting=Counter(ledger.now), peak=Counter(ledger.peak), peak_total=ledger.peak_total, clock=clock,
-        curve=list(ledger.curve), host_peak=Counter(far.peak)), recorded
+        curve=list(ledger.curve), host_peak=Counter(far.peak), recorded=recorder)
 
 
 def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterator[Any]:

@@ -11,9 +11,9 @@ for its result on the way is exposed communication.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -36,7 +36,6 @@ from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.schedules import Slot
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
 from zerosim.training.config import Config
-from zerosim.verdict.pipelines import RankTimes
 from zerosim.verdict.resting import lengths
 from zerosim.verdict.shapes import NoNumbers
 
@@ -157,6 +156,12 @@ class PassRecorder:
     ledger: Ledger
     sent_ns: int = 0
     """The time at which the result of the last pass was sent."""
+    values: dict[Slot, Pass] = field(default_factory=dict)
+    """Those of a pipeline's passes."""
+    base: Counter[Any] = field(default_factory=Counter)
+    """The bytes that are alive before the first of them."""
+    ended_ns: int = 0
+    """The time at which the last one has ended, and the update begins."""
 
     @contextmanager
     def recording(self, keep: Callable[[Pass], None]) -> Iterator[None]:
@@ -228,18 +233,14 @@ class RecordedPipeline(Pipeline):
 
     recorder: PassRecorder = field(kw_only=True)
     keeps_outputs: bool = field(kw_only=True)
-    values: dict[Slot, Pass] = field(default_factory=dict)
-    base: Counter[Any] = field(default_factory=Counter)
-    """The bytes that are alive before the first pass."""
-    ended_ns: int = 0
-    """The time at which the last pass has ended, and the update begins."""
     _outputs_kept: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
 
     def run(self, what: str, part: Batch, chunk: int) -> None:
-        self.base = self.base or in_all(self.recorder.ledger.now, self.recorder.ledger.total)
-        with self.recorder.recording(partial(self.values.__setitem__, Slot(what, part.first, chunk))):
+        recorder = self.recorder
+        recorder.base = recorder.base or in_all(recorder.ledger.now, recorder.ledger.total)
+        with recorder.recording(partial(recorder.values.__setitem__, Slot(what, part.first, chunk))):
             super().run(what, part, chunk)
-        self.ended_ns = self.recorder.clock.now_ns
+        recorder.ended_ns = recorder.clock.now_ns
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
         self._outputs_kept.pop((part.first, chunk), None)
@@ -248,43 +249,3 @@ class RecordedPipeline(Pipeline):
             self._outputs_kept[part.first, chunk] = outputs
         self.recorder.sent_ns = self.recorder.clock.now_ns
         return outputs
-
-
-def like(slot: Slot, block: int, few: int) -> Slot:
-    """The pass of a step of `few` micro-batches that is like a pass of a step of `block`."""
-    number = few - 1 if slot.micro_batch == block - 1 else min(slot.micro_batch, 1)
-    return slot if block == few else slot._replace(micro_batch=number)
-
-
-SENT = {"F": "send_activation", "B": "send_gradient"}
-"""The messages of passes that send their result."""
-
-
-def together(
-    rehearsal: Any, recorded: RecordedPipeline, slots: Sequence[Slot], times: RankTimes, began_ns: int, few: int
-) -> Any:
-    """The rehearsal of a rank in a step of these slots, from that of `few` micro-batches by itself; with all spans and
-    a curve of memory, if that has them. What follows the passes begins at `began_ns`.
-    """
-    block, later_ns = 1 + max(slot.micro_batch for slot in slots), began_ns - recorded.ended_ns
-    clock = replace(rehearsal.clock, spans=[], counts=copied(rehearsal.clock.counts))
-    counts, now, curve = clock.counts, Counter(recorded.base), rehearsal.curve[:1]
-    peak = in_all(rehearsal.peak, rehearsal.peak_total)
-    for value in recorded.values.values():
-        value.add_to(counts, -1)
-    for at, slot in zip(times.began, slots, strict=True):
-        value = recorded.values[like(slot, block, few)]
-        value.add_to(counts, 1)
-        peak |= Counter({kind: now[kind] + more for kind, more in value.peak.items()})
-        clock.spans += [span.later(at) for span in value.spans]
-        curve += [(at + after, {str(kind): now[kind] + more for kind, more in held.items()})
-                  for after, held in value.curve]
-        now.update(value.left)
-    for slot, begins, ends, count in times.messages:
-        clock.travel(SENT[slot.what], "pipeline", begins, ends, count, 1)
-    clock.spans += [span.later(later_ns) for span in rehearsal.clock.spans if span.begin_ns >= recorded.ended_ns]
-    curve += [(at + later_ns, held) for at, held in rehearsal.curve if at >= recorded.ended_ns]
-    clock.now_ns += later_ns
-    clock.idle_ns = times.idle + began_ns - times.ended
-    counts["waiting"]["exposed"] += times.exposed
-    return replace(rehearsal, clock=clock, peak_total=peak.pop(ALL), peak=peak, curve=curve)
