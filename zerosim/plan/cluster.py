@@ -4,7 +4,6 @@ Names are looked up in `machines.toml`, which cites a source for each number. Th
 scenario defines itself are taken as achieved rates.
 """
 
-import difflib
 import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any
 
 from zerosim.plan.software import Software
 from zerosim.scenario.machine import ClusterKeys, DeviceKeys, LinkKeys
-from zerosim.scenario.reading import Origin
+from zerosim.scenario.reading import Origin, nearest
 from zerosim.scenario.values import shown
 
 NS = 10**9
@@ -261,8 +260,8 @@ def look_up(kind: str, name: str, origin: Origin, key: str) -> dict[str, Any]:
         entry: dict[str, Any] = known[name]
         return entry
     begins = [other for other in known if name and other.startswith(name.lower())]
-    near = begins or difflib.get_close_matches(name.lower(), known, n=1)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    near = next(iter(begins), nearest(name, known))
+    meant = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}."
     raise origin.error(f"cluster.{key}: no {kind} {shown(name)}; {meant} Or write it as a table", ("cluster", key))
 
 

@@ -43,25 +43,25 @@ class DirectionCosts:
     cluster: Cluster
     copies: int = 1
     """The copies of a token for its experts, of which those for one host leave a host once; 1 if each leaves."""
-    _prices: dict[tuple[TapeCall, int], Price] = field(default_factory=dict)
+    _prices: dict[TapeCall, Price] = field(default_factory=dict)
 
     def seen(self, name: str) -> Cluster:
         """The cluster as a group of a direction sees it."""
         nearest, next_one, *_ = map(self.directions.rank, self.directions.group(name, 0))
         return self.cluster.seen_by(next_one - nearest)
 
-    def price(self, call: TapeCall, place: int = 0) -> Price:
-        """The price of a collective on the tape, with the bytes and messages of a place.
+    def price(self, call: TapeCall) -> Price:
+        """The price of a collective on the tape, with the bytes and messages of the first place.
 
         Sums of gradients over context or expert ranks are part of the reduction if the software joins these ranks.
         """
         of_weights = call.collective == "all_reduce" and {*parts_of(call.direction)} <= {*JOINING}
         if of_weights and self.cluster.software.joins_data:
             return Price(0, 0, 0)
-        if (call, place) not in self._prices:
-            flow = tape_flow(call, self.directions, place)
-            self._prices[call, place] = Price(self._ns(call), sum(flow.to.values()), sum(flow.messages.values()))
-        return self._prices[call, place]
+        if call not in self._prices:
+            flow = tape_flow(call, self.directions, 0)
+            self._prices[call] = Price(self._ns(call), flow.sent_bytes, sum(flow.messages.values()))
+        return self._prices[call]
 
     def _ns(self, call: TapeCall) -> int:
         """The time for which the step waits: with `in_chunks`, for the first chunk over tensor ranks alone."""

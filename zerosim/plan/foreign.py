@@ -177,8 +177,12 @@ def hugging_face(path: str) -> ForeignKeys:
     keys.setdefault("model.tied_embeddings", False)
     if "model.experts" in keys:
         shared_and_dense(read, family)
-    if "head_dim" not in family.get("has_no", []):
-        heads_of(read)
+    if keys.get("model.latent"):      # values are as wide as the part of keys that positions leave
+        keys["model.key_value_heads"] = 0
+    elif "head_dim" not in family.get("has_no", []):
+        read.take("head_dim", "model.head_size")
+        if keys.get("model.head_size", 0) * keys["model.heads"] == keys["model.width"]:
+            del keys["model.head_size"]
     count_unused(read, family)
     if not settings.get("use_sliding_window", True):
         settings.pop("sliding_window", None)
@@ -232,18 +236,6 @@ def shared_and_dense(read: ForeignKeys, family: Mapping[str, Any]) -> None:
     if family.get("biased_routers"):
         count = keys["model.experts"] * (keys["model.layers"] - keys.get("model.dense_layers", 0))
         read.chosen.append(f"the {count:,} biases of routers, which no gradient trains, are not counted")
-
-
-def heads_of(read: ForeignKeys) -> None:
-    """Read the size of a head, if it is not a share of the width; with a latent, values are as wide as the part of keys
-    that positions leave."""
-    keys = read.keys
-    if keys.get("model.latent"):
-        keys["model.key_value_heads"] = 0
-        return
-    read.take("head_dim", "model.head_size")
-    if keys.get("model.head_size", 0) * keys["model.heads"] == keys["model.width"]:
-        del keys["model.head_size"]
 
 
 def count_unused(read: ForeignKeys, family: Mapping[str, Any]) -> None:
