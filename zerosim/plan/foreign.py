@@ -173,13 +173,13 @@ def hugging_face(path: str) -> ForeignKeys:
                            "model.sequence to yours")
         keys["model.sequence"] = USUAL_SEQUENCE
     keys |= {"model.kind": "transformer", "model.architecture": family.get("architecture", "llama"),
-             "model.key_value_heads": keys.get("model.key_value_heads", 0), "model.inner": keys.get("model.inner", 0)}
+             "model.key_value_heads": 0 if keys.get("model.latent") else keys.get("model.key_value_heads", 0),
+             "model.inner": keys.get("model.inner", 0)}
     keys.setdefault("model.tied_embeddings", False)
     if "model.experts" in keys:
         shared_and_dense(read, family)
-    if keys.get("model.latent"):      # values are as wide as the part of keys that positions leave
-        keys["model.key_value_heads"] = 0
-    elif "head_dim" not in family.get("has_no", []):
+    # With a latent, values are as wide as the part of keys that positions leave.
+    if "head_dim" not in family.get("has_no", []) and not keys.get("model.latent"):
         read.take("head_dim", "model.head_size")
         if keys.get("model.head_size", 0) * keys["model.heads"] == keys["model.width"]:
             del keys["model.head_size"]
