@@ -221,7 +221,7 @@ def by_itself(config: Config, cluster: Cluster, around: DirectionCosts, *, trace
         config, comm, allocate, perform=Performer(clock, costs, allocate, calls).perform,
         host=HostMemory(ObservedAllocator(shared, far), carry),
         policy=None if kernels is None else partial(kernels.plan_of, arithmetic.policy), parts=Parts(
-            updates, NoSums(calls=calls, whole=config.whole), gathers, reducing, ObservedAllocator(shared, ledger),
+            updates, NoSums(0.0, calls, config.whole), gathers, reducing, ObservedAllocator(shared, ledger),
             group, wire, SilentWire.of(arithmetic.gradients_wire)))
     if software.ahead:
         publish = clock.overlapped()(rehearsed.publishing.publish)

@@ -243,9 +243,8 @@ class Uncalled(Observed):
 class NoSums(SquareSums):
     """The norm of gradients without numbers, an infinite one to skip a step; square sums are still all-gathered."""
 
-    def __init__(self, norm: float = 0.0, calls: "TapeCalls | None" = None, whole: Config | None = None) -> None:
-        self._norm = norm
-        self._calls = calls or TapeCalls(Directions())
+    def __init__(self, norm: float, calls: TapeCalls, whole: Config | None) -> None:
+        self._norm, self._calls = norm, calls
         units = whole.model.units if whole else ()
         super().__init__(self._calls.groups, self._calls.pipeline, [unit for unit in units if not unit.frozen])
 
