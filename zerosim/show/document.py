@@ -30,9 +30,9 @@ from zerosim.verdict.outcome import (
     RowOutcome,
     does_not_fit,
     lingering,
-    memory_faults,
+    memory_claims,
     overweight,
-    traffic_fault,
+    traffic_claims,
 )
 from zerosim.worlds.world import sharing
 
@@ -101,8 +101,9 @@ class MemoryDocument(RankBytes):
     @property
     def wrong(self) -> set[str]:
         """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later."""
-        faults = memory_faults(self, self.due, self.overweight, self.lingering) if self.due else ()
-        return {which for kinds, _ in faults for which in kinds}
+        claims = memory_claims(self, self.due, self.overweight, self.lingering) if self.due else ()
+        wrong = {claim.about for claim in claims if not claim.holds}
+        return wrong | ({"peak"} if "host" in wrong else set())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +359,7 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "ignored": config.ignored,
         "traffic": [{name: getattr(measured, name) for name in TrafficFigures.__annotations__} | {
             "rank": rank, "due": due} for rank, (measured, due) in enumerate(row.traffic)],
-        "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
+        "traffic_holds": all(claim.holds for pair in row.traffic for claim in traffic_claims(0, *pair)),
         "memory": [vars(measured) | {
             "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
             "curve": [{"ns": at, **now} for at, now in measured.curve]} for measured, due in row.memory],
