@@ -23,7 +23,7 @@ def short(monkeypatch):
     honest, names = Replica.begin, set()
 
     def begin(replica, initial):
-        if replica.state.layouts.sharded in names:
+        if replica.state.placement.sharded in names:
             raise MemoryError
         honest(replica, initial)
 

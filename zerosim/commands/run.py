@@ -26,7 +26,7 @@ from zerosim.show.pictures import converter
 from zerosim.show.prepared import Prepared, collectives, training
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
-from zerosim.training.program import Progress, Silent
+from zerosim.training.program import Progress
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -165,13 +165,13 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
 def progress(arguments: argparse.Namespace, trainings: int) -> Progress:
     """The requested display of so many trainings, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
-        return Silent()
+        return Progress()
     target = console(arguments, stderr=True, width=RUN_WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
     return (LiveProgress if live else Plain)(target, trainings)
 
 
-class Plain:
+class Plain(Progress):
     """A few lines for each training, at evenly spaced steps, and one after `SECONDS` without, with the time left."""
 
     SECONDS = 5.0
@@ -194,10 +194,8 @@ class Plain:
         self._console.print(words + more, markup=False)
         self._said = now
 
-    def end(self) -> None: ...
 
-
-class LiveProgress:
+class LiveProgress(Progress):
     """A bar for the present training, and one for all with the time left."""
 
     def __init__(self, console: Console, trainings: int) -> None:

@@ -332,7 +332,7 @@ def identity(layout: PlannedRow) -> Identity:
     config, scenario = layout.config, layout.scenario
     stage = "ddp" if config.ranks == 1 and config.stage_key == "zero1" else config.stage_key
     schedule = config.parallel.schedule if config.directions.pipeline > 1 else ALONE["schedule"]
-    row = by_keys(config, stage, shard_ranks=config.mesh.group, schedule=schedule)
+    row = by_keys(config, stage, shard_ranks=config.placement.mesh.group, schedule=schedule)
     return row.settings, scenario.cluster, scenario.data
 
 
@@ -370,7 +370,7 @@ SAID = ("parallel.stages", "parallel.shard_ranks", "parallel.schedule", "train.m
 
 def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     """A layout in words, such as `tp2 × Stage III on 8 × 4 copies, mb2, recompute`: micro-batches of 2."""
-    group = config.mesh.group
+    group = config.placement.mesh.group
     copies = [f"{config.ranks // group} copies"] if group < config.ranks else []
     parts = [config.directions.words, f"{config.stage.title} on {group}", *copies]
     others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID}

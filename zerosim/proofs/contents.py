@@ -34,7 +34,7 @@ from zerosim.models.parameters import Parameter
 from zerosim.models.units import Model, Unit
 from zerosim.observe.observed import Observed, observed
 from zerosim.observe.record import Message, MessageRecorder, Recording
-from zerosim.stages.replica import Batch, GradientReduction
+from zerosim.stages.replica import Batch
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
 from zerosim.worlds.local import spawn
@@ -411,7 +411,8 @@ def contents_of(
     """
     size, block, units = config.ranks, config.block, config.model.units
     names = [unit.name for unit in units]
-    meshes = [[mesh for mesh in (config.mesh_of(rank), config.secondary_of(rank)) if mesh] for rank in range(size)]
+    places = [config.placement.of_rank(rank) for rank in range(size)]
+    meshes = [[mesh for mesh in (place.mesh, place.secondary) if mesh] for place in places]
     firsts = {name: size * number for number, name in enumerate(names)}
     element_bytes = [chunk_length(unit.count, size) * config.precision.state.itemsize
                      for unit in units for _ in range(size)]
@@ -424,10 +425,12 @@ def contents_of(
         replica, step, _ = on_rank(on_symbols, here, memory)
         rule: Any = SymbolUpdates(size * block, firsts, config.rule.slots)
         replica.rule = observed(rule, [recorder], update="update")
-        replica.reduction, replica.param_dtype = GradientReduction(wire=SYMBOLS.weights), SYMBOLS.weights
+        replica.arithmetic = replace(
+            config.arithmetic, compute=SYMBOLS.weights, wire=SYMBOLS.weights, accumulates_in_float32=False)
+        replica.reduces_to_all = False
         replica.begin(lambda unit: np.array([State(firsts[unit.name] + chunk, 0) for chunk in range(size)]))
         for unit, slots in replica.state.optimizer.items():
-            first = firsts[unit.name] + replica.state.layouts.of(unit, "optimizer").start
+            first = firsts[unit.name] + replica.state.placement.of(unit, "optimizer").start
             for slot in slots.values():
                 slot[:] = [State(first + place, 0) for place in range(len(slot))]
         inputs: Any = [True] * block

@@ -138,7 +138,7 @@ def recording(step: StageStep, log: Log, file: str = "") -> StageStep:
 def copied(replica: Replica, value: Any, unit: Any = None) -> Any:
     """A copy of arrays; if `unit` is given, a full buffer becomes this rank's own chunk."""
     if isinstance(value, np.ndarray):
-        full = unit is not None and value.size == replica.state.layouts.full(unit).length
+        full = unit is not None and value.size == replica.state.placement.full(unit).length
         return replica.own(value).copy().view(OwnChunk) if full else value.copy()
     if isinstance(value, list | tuple):
         return [copied(replica, element) for element in value]

@@ -354,7 +354,7 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "stage": row.stage,
         "name": row.name,
         "model": {"title": config.model.words, "parameters": config.model.count},
-        "shard_ranks": config.mesh.group,
+        "shard_ranks": config.placement.mesh.group,
         "losses": [float(loss[0]) for loss in row.measured.losses],
         "ignored": config.ignored,
         "traffic": [{name: getattr(measured, name) for name in TrafficFigures.__annotations__} | {

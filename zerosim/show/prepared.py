@@ -25,7 +25,7 @@ from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
 from zerosim.show.table import show_run
 from zerosim.training.keeping import resumptions
-from zerosim.training.program import Progress, Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import has_company
@@ -210,6 +210,6 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     else:
         steps = scenario.train.steps
         prepared = training(scenario, traced=range(max(steps, 1), steps + 1))
-    outcome = prepared.run(prepared.local_world(), Silent(), None)
+    outcome = prepared.run(prepared.local_world(), Progress(), None)
     assert outcome is not None
     return outcome

@@ -17,7 +17,7 @@ An optimizer of whole matrices needs the differences of a whole unit: the ranks 
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -39,7 +39,8 @@ def filled(replica: Replica, unit: Unit, empty: list[Array], comm: Communicator)
     """A `Fill` that all-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
     full, storage = empty.pop(), replica.storage
     shard = replica.state.weights[unit]
-    storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
+    here = storage.placement.tier("parameters")
+    storage.fill(unit.name, replica.own(full), shard, "parameters", here, "device")
     within = replica.mesh.within(comm)
     replica.collectives.all_gather(unit.name, within, split(full, within.size))
     return full
@@ -74,15 +75,15 @@ class SecondCopy:
     2023).
     """
 
-    def __init__(self, ranks: int, fill: Fill) -> None:
-        self._ranks = ranks
+    def __init__(self, fill: Fill) -> None:
         self._first = fill
         self._copies: dict[Unit, Array] = {}
         self._uses = Counter[Unit]()
         """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
 
     def __call__(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
-        mesh = replace(replica.mesh, group=self._ranks)
+        mesh = replica.state.placement.secondary
+        assert mesh is not None
         if not self._uses[unit]:
             full = self._first(replica, unit, empty, comm)
             self._uses[unit] = later_uses(replica.model, unit)
@@ -100,7 +101,7 @@ class SecondCopy:
         """This rank's part of a unit's second copy; the first call allocates the copies of all units."""
         for reread in replica.units if not self._copies else ():
             if later_uses(replica.model, reread):
-                length, dtype = owned(reread.count, mesh).length, replica.param_dtype
+                length, dtype = owned(reread.count, mesh).length, replica.arithmetic.compute
                 self._copies[reread] = replica.allocate(length, dtype, kind="parameters", owner=reread.name)
         return self._copies[unit]
 
@@ -201,9 +202,9 @@ class OfMatrices(GatheredWeights):
     """All-gathers the differences of a unit, rewrites those of its matrices, and applies this rank's part."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        layouts, whole = replica.state.layouts, replica.full(unit, "buffers")
-        layout = layouts.of(unit, "optimizer")
-        own_weights = layouts.full(unit).part(whole, layout)
+        placement, whole = replica.state.placement, replica.full(unit, "buffers")
+        layout = placement.of(unit, "optimizer")
+        own_weights = placement.full(unit).part(whole, layout)
         replica.optimizer_step(unit, weights, out=own_weights)
         if layout.length < len(whole):
             replica.all_gather(unit, whole)

@@ -54,7 +54,7 @@ class SquareSums:
 
     def _by_unit_and_chunk(self, replica: Replica) -> Iterator[float]:
         within, trained = replica.mesh.within(replica.comm), len(replica.trained)
-        everyone, sharded = np.empty((replica.mesh.size, trained)), "optimizer" in replica.state.layouts.sharded
+        everyone, sharded = np.empty((replica.mesh.size, trained)), "optimizer" in replica.state.placement.sharded
         for chunk in replica.mesh.owned if sharded else range(replica.mesh.size):
             everyone[chunk] = self.of_chunk(replica, chunk)
         if sharded:

@@ -32,7 +32,7 @@ def collected(comm: Communicator, experiment: Experiment, config: Config, replic
     tape = Tape(lowest=len(config.model.layers), policy=config.arithmetic.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
         weights = gathered(comm, config, replica, unit, piece, "weights", config.precision.weights)
-        computed_with = weights.astype(config.computing.weights, copy=False)
+        computed_with = weights.astype(config.arithmetic.compute, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
@@ -62,7 +62,7 @@ def gathered(
     kept = state.weights.get(here) if what == "weights" else state.optimizer.get(here, {}).get(what)
     flat = np.empty(0, dtype)
     if kept is not None:
-        layout = state.layouts.of(piece, "parameters" if what == "weights" else "optimizer")
+        layout = state.placement.of(piece, "parameters" if what == "weights" else "optimizer")
         flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
     return of_all_places(comm, config, unit, piece, flat)
 

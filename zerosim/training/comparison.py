@@ -32,12 +32,10 @@ from zerosim.models.places import joined
 from zerosim.models.units import Unit
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.storage import ACCUMULATED, GRADIENT
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, WEIGHTS
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object
-
-WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
@@ -180,14 +178,14 @@ def held_chunks(
     """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, its elements."""
     state = replica.state
     for number, unit in numbered(replica, units):
-        kept, due = len(state.weights[unit]), state.layouts.of(unit, "parameters").length
+        kept, due = len(state.weights[unit]), state.placement.of(unit, "parameters").length
         if kept != due:
             raise CollectiveError(f"after the step replica.state.weights has {kept} elements of {unit.name}, where "
                                   f"{due} are kept; give gathered weights a variable of their own")
-        for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
+        for chunk, values in state.placement.of(unit, "parameters").chunks(state.weights[unit]):
             yield number, WEIGHTS, chunk, values
         for slot, buffer in state.optimizer.get(unit, {}).items():
-            for chunk, values in state.layouts.of(unit, "optimizer").chunks(buffer):
+            for chunk, values in state.placement.of(unit, "optimizer").chunks(buffer):
                 yield number, slot, chunk, values
         for what, gradient in state.gradients_of(unit).items():
             for chunk, values in state.gradient_layouts[unit].chunks(gradient):

@@ -62,7 +62,7 @@ class Experiment:
         """Inputs and targets of the micro-batches of step `step` of a row, or of a block of them."""
         train, samples = config.train, samples_of(config, self.dataset, step)
         chosen = samples.reshape(train.micro_batches, train.micro_batch)[block]
-        return [(typed(x, config.computing.weights), y) for x, y in map(self.dataset.batch, chosen)]
+        return [(typed(x, config.arithmetic.compute), y) for x, y in map(self.dataset.batch, chosen)]
 
     def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
         """All micro-batches of each step of a row after step `after`."""
@@ -78,7 +78,7 @@ class Experiment:
     def test_inputs(self, config: Config) -> list[Array]:
         """The inputs of the test split as one batch; empty without a test split."""
         x = self.dataset.x_test
-        return [] if x is None else [typed(x, config.computing.weights)]
+        return [] if x is None else [typed(x, config.arithmetic.compute)]
 
     def test(self, config: Config, outputs: Array) -> float:
         """The measure of `outputs` on the test split.

@@ -25,10 +25,11 @@ from zerosim.scenario.schema import resolved
 from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
+from zerosim.stages.storage import WEIGHTS
 from zerosim.training.collect import gathered
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.state_file import LOSSES, WEIGHTS, Saved, named, path_of, read, steps_in, write
+from zerosim.training.state_file import LOSSES, Saved, named, path_of, read, steps_in, write
 
 LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -53,16 +53,8 @@ from zerosim.worlds.objects import gather_objects
 from zerosim.worlds.world import World
 
 
-class Progress(Protocol):
-    """A display of the training on rank 0."""
-
-    def begin(self, title: str, steps: int) -> None: ...
-    def step(self, step: int, loss: float) -> None: ...
-    def end(self) -> None: ...
-
-
-class Silent:
-    """A progress display that shows nothing."""
+class Progress:
+    """A display of the training on rank 0; this one shows nothing."""
 
     def begin(self, title: str, steps: int) -> None: ...
     def step(self, step: int, loss: float) -> None: ...
@@ -81,7 +73,7 @@ def measure(
 
     Prefetches and overlapped reductions use `second_channel`. With `step_bytes`, the memory of a step is tried first.
     """
-    shown = progress if comm.rank == 0 else Silent()
+    shown = progress if comm.rank == 0 else Progress()
     run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, step_bytes=step_bytes)
     check, faults = experiment.scenario.check, experiment.scenario.fault if experiment.faulty else ()
     on_others = replace(experiment, keep_weights=False, traced=NOTHING, folders={})

@@ -29,9 +29,10 @@ from zerosim.core.errors import CheckpointError
 from zerosim.core.files import contents, regular
 from zerosim.core.precisions import PRECISIONS
 from zerosim.models.units import ParameterPlace
+from zerosim.stages.storage import WEIGHTS
 
 STEP = re.compile(r"step-(\d{8,18})\.safetensors")
-WEIGHTS, OPTIMIZER, LOSSES = "weights", "optimizer.", "optimizer.losses"
+OPTIMIZER, LOSSES = "optimizer.", "optimizer.losses"
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """The format's names of dtypes."""
 OF_NAMES = {DTYPES[dtype.name]: dtype for policy in PRECISIONS.values() for dtype in (policy.weights, policy.state)}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import joined_names, plural
@@ -34,8 +34,7 @@ BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
 """The operations before which a step frees what it no longer needs, in words."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A figure as measured, and the least and the most that it may be; the words for one that does not hold.
 
     >>> claim = Claim(6, 5, 5, "sends {seen} messages, not {due}")

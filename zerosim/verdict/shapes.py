@@ -224,16 +224,16 @@ class Unconnected:
         ranks = config.whole.of_pipeline if config.whole else (config,)
         self.place, self.size = ranks.index(config), len(ranks)
 
-    def send_activation(self, array: Any) -> None:
+    def send(self, what: str, array: Any) -> None:
         """Does nothing."""
 
-    recv_activation = send_gradient = recv_gradient = send_activation
+    recv = send
 
 
 def whole_batch(config: Config, step: int = 1) -> Batch:
     """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
     samples, task = config.train.micro_batch, config.model.task
-    inputs: Any = Extent((samples, task.inputs), config.computing.weights)
+    inputs: Any = Extent((samples, task.inputs), config.arithmetic.compute)
     targets: Any = np.zeros(samples, np.int64)
     if task.tokens:
         inputs = targets = np.zeros((samples, task.inputs), np.int64)

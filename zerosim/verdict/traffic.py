@@ -96,14 +96,14 @@ def encoded_bytes(wire: Format, length: int) -> int:
 def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
     stage, steps, mesh, weights, of_matrices = (
-        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize,
+        config.stage, config.steps_here, config.placement.of_rank(rank).mesh, config.arithmetic.compute.itemsize,
         config.rule.optimizer.of_matrix)
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
     overlap, prefetch = config.parallel.overlap, config.parallel.prefetch
     rounded, to_all = config.arithmetic, config.sums_everywhere
     codes, wire, sums = rounded.gradients_wire, rounded.weights_wire, rounded.wire.itemsize
-    copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
+    copy, needs_norm = config.placement.of_rank(rank).secondary, config.scaling().needs_norm
     add, gather = addition.collective, addition.all_gather
     parts = [(add, sums)] if add is not None else [
         *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(rounded.accumulate)]
@@ -128,7 +128,7 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
         by_owners = config.parallel.publish == "broadcasts"
-        name, publish = ("broadcast", config.broadcast) if by_owners else ("all_gather", gather)
+        name, publish = ("broadcast", config.addition.broadcast) if by_owners else ("all_gather", gather)
         for length in over(trained):
             yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
     if stage.gathers:
@@ -221,7 +221,7 @@ def undeclared(config: Config) -> str | None:
 
 def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
-    if config.secondary_of(0) is not None:
+    if config.placement.secondary is not None:
         return tuple(dict.fromkeys(config.model.forward_units))
     if config.parallel.reshard_after_forward:
         return config.model.forward_units + config.model.backward_units
@@ -274,7 +274,7 @@ def message_copies(config: Config) -> int:
     """
     if config.all_ranks == 1:
         return 0
-    most, channels = max(config.mesh.group, config.mesh.replicas) - 1, message_lengths(config)
+    most, channels = max(config.placement.mesh.group, config.placement.mesh.replicas) - 1, message_lengths(config)
     for rank in range(config.ranks):
         for call in calls(config, rank, 1):
             sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
