@@ -70,12 +70,6 @@ class Collectives:
     broadcast: Callable[[str, Communicator, Payload, int], None]
 
 
-class Norms(Protocol):
-    """The square sums for the norm of the gradients, in the same order on every rank."""
-
-    def of_gradients(self, replica: "Replica") -> Iterable[float]: ...
-
-
 class Publishing(Protocol):
     """The way of updated weights to the ranks that do not own them."""
 
@@ -115,7 +109,8 @@ class Replica:
     """`boundary`, `micro_batch` or `layered`: micro-batches run forward and backward one after another, and ranks add
     their gradients after the last one (PyTorch's `no_sync` around all others, DeepSpeed's gradient accumulation
     boundary) or after each; or all run through a unit before the next unit."""
-    norms: Norms
+    norms: "Callable[[Replica], Iterable[float]]"
+    """The square sums for the norm of the gradients, in the same order on every rank."""
     collectives: Collectives
     publishing: Publishing
     gathering: Gathering
@@ -199,10 +194,6 @@ class Replica:
         """This rank's chunk of a full buffer, as a view."""
         own: Array = split(full, self.mesh.group)[self.mesh.place]
         return own
-
-    def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
-        """A copy of this rank's chunk of a full buffer, in the memory of its kind."""
-        return self.storage.keep(unit.name, self.own(full), kind)
 
     def zero_grad(self, batch: Batch) -> None:
         """Begin a step: free the gradients of the last one. Raises `CollectiveError` within the loop over `parts`."""
@@ -315,7 +306,8 @@ class Replica:
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
             self._expect_full("keep_shard", unit, full)
-            self._keep(unit, self.shard(unit, full, "gradients"), self.state.placement.shard(unit))
+            shard = self.storage.keep(unit.name, self.own(full), "gradients")
+            self._keep(unit, shard, self.state.placement.shard(unit))
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
         self.state.gradient_layouts[unit] = layout
@@ -330,7 +322,7 @@ class Replica:
 
     def unscale_and_clip(self) -> None:
         """Agree on the factor of all gradients, or to skip this update, from the norm if it is needed."""
-        sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
+        sums = self.norms(self) if self.state.scaling.needs_norm else ()
         self.factor = self.state.scaling.factor(sums)
         self.state.updates += self.factor is not None
 

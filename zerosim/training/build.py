@@ -122,7 +122,7 @@ def replica(
         rule=rule,
         arithmetic=arithmetic,
         accumulation=config.accumulation,
-        norms=parts.norms,
+        norms=parts.norms.of_gradients,
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate, parts.gradients_wire or arithmetic.gradients_wire),
             add_replicas=replicas_added(config, comm),
@@ -240,7 +240,8 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
         after = None if config.resumed is None else saved_snapshot(config, config.resumed, place)
-        return reference(config, place, groups).train(experiment.all_ranks(config, config.done), after)
+        steps = range(config.done + 1, config.train.steps + 1)
+        return reference(config, place, groups).train((experiment.micro_batches(config, step) for step in steps), after)
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:

@@ -64,21 +64,12 @@ class Experiment:
         chosen = samples.reshape(train.micro_batches, train.micro_batch)[block]
         return [(typed(x, config.arithmetic.compute), y) for x, y in map(self.dataset.batch, chosen)]
 
-    def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
-        """All micro-batches of each step of a row after step `after`."""
-        return (self.micro_batches(config, step) for step in range(after + 1, config.train.steps + 1))
-
     def of_rank(self, config: Config, rank: int) -> Iterator[Batch]:
         """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
         block = slice(rank * config.block, (rank + 1) * config.block)
         for step in range(config.done + 1, config.train.steps + 1):
             chosen, count = self.micro_batches(config, step, block), counted_in(config, self.dataset, step)
             yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], count, block.start)
-
-    def test_inputs(self, config: Config) -> list[Array]:
-        """The inputs of the test split as one batch; empty without a test split."""
-        x = self.dataset.x_test
-        return [] if x is None else [typed(x, config.arithmetic.compute)]
 
     def test(self, config: Config, outputs: Array) -> float:
         """The measure of `outputs` on the test split.

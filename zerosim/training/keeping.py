@@ -33,8 +33,6 @@ from zerosim.training.state_file import LOSSES, Saved, named, path_of, read, ste
 
 LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")
-FIXED = ("model", "train")
-FREE = (("train", "steps"),)
 
 
 def begin(experiment: Experiment) -> ExitStack:
@@ -211,9 +209,9 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     >>> list(differences({"train": {"seed": 1}, "model": {}}, {"train": {"seed": 2, "steps": 9}, "model": {}}))
     ['train.seed was 1, is 2']
     """
-    for name in FIXED:
+    for name in ("model", "train"):
         for key, value in now[name].items():
-            if (name, key) not in FREE and was[name].get(key, value) != value:
+            if (name, key) != ("train", "steps") and was[name].get(key, value) != value:
                 yield f"{name}.{key} was {shortened_value(was[name][key])}, is {shortened_value(value)}"
 
 

@@ -206,5 +206,5 @@ def step_of_rank(
     replica.begin(initial)
     with np.errstate(all="ignore"):
         loss = step(batch)
-    return loss, sum(replica.norms.of_gradients(replica)), {
+    return loss, sum(replica.norms(replica)), {
         name: view for unit in replica.trained for name, view in unit.views(replica.state.gradients[unit]).items()}

@@ -49,7 +49,7 @@ from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.keeping import save
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
-from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.objects import broadcast_object, gather_objects
 from zerosim.worlds.world import World
 
 
@@ -175,15 +175,15 @@ class Run:
             memory = self.run_all()
         except MemoryError as error:
             raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
-        wrong = gather_objects(comm, self.misfit) or []
-        evidence = first_of(gather_objects(comm, self.evidence))
         operations = {what: replica.tape.operations[what] for what in ("forward", "backward", "recomputation")}
-        ranks = gather_objects(comm, (self.traffic.counted(), memory, operations, self.passes, self.injected.missed))
+        ranks = gather_objects(comm, (self.misfit, self.evidence, self.traffic.counted(), memory, operations,
+                                      self.passes, self.injected.missed))
         trace = brought_together(comm, self.steps) if self.tracer else None
         final = collected(comm, self.experiment, config, replica)
         if ranks is None:
             return None
-        traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
+        wrong, evidences, traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
+        evidence = first_of(evidences)
         last, pipelines = history[config.train.steps] if history else None, len(passes) // config.directions.pipeline
         disagreement = None
         if last is not None and evidence is None:
@@ -230,11 +230,9 @@ class Run:
             short = True
             replica.state.weights.clear()
             replica.state.optimizer.clear()
-        flags = np.zeros(self.comm.size, np.bool_)
-        flags[self.comm.rank] = short
-        ring.all_gather(self.comm, split(flags, self.comm.size))
+        fits = broadcast_object(self.comm, not any(gather_objects(self.comm, short) or ()))
         del trial    # only now: ranks may share a process
-        return not flags.any()
+        return bool(fits)
 
     def run_all(self) -> RankMemory:
         """Train and check every step; return the memory figures."""
@@ -307,24 +305,21 @@ class Run:
             self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, on every rank; the last of a pipeline compute it."""
+        """The loss of the global batch, added in the declared order, on every rank; all NaNs have the same bits.
+
+        Losses have 32 bits or more in every precision and are sent as they are. The last ranks of a pipeline add them.
+        """
         pipeline = self.config.directions.along(self.comm, "pipeline")
-        loss = np.empty(1, self.config.precision.losses) if partial_loss is None else self.added(partial_loss)
+        comm, loss = self.config.directions.data_ranks(self.comm), np.empty(1, self.config.precision.losses)
+        addition, within = self.config.addition, self.replica.mesh.within(comm)
+        if partial_loss is not None:
+            full = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
+            if addition.collective is not None:
+                add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(full))
+            ring.all_gather(within, split(full, within.size))
+            loss = with_one_nan(full.copy())
         tree.broadcast(pipeline, loss, pipeline.size - 1)
         return loss
-
-    def added(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, added in the declared order; all NaNs have the same bits.
-
-        Losses have 32 bits or more in every precision and are sent as they are.
-        """
-        comm = self.config.directions.data_ranks(self.comm)
-        addition, within = self.config.addition, self.replica.mesh.within(comm)
-        loss = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
-        if addition.collective is not None:
-            add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(loss))
-        ring.all_gather(within, split(loss, within.size))
-        return with_one_nan(loss.copy())
 
     def memory(self) -> RankMemory:
         """The memory figures of this rank."""
