@@ -214,7 +214,8 @@ def test_a_view_keeps_its_whole_array():
     """A gradient of which only a view is kept is still in memory, as in a training."""
     @stage(sharded=("optimizer", "gradients"))
     def keeps_views(replica, batch):
-        replica.shard = lambda unit, full, kind: replica.own(full)
+        replica.keep_shard = lambda unit, full: replica._keep(
+            unit, replica.own(full), replica.state.placement.shard(unit))
         return zero2.step(replica, batch)
 
     _, contents = recorded(keeps_views, 2)

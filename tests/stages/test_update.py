@@ -80,7 +80,7 @@ def published(rule, weights, gradients, start=0):
     weights, held = weights.copy(), state(rule, weights)
     for count, gradient in enumerate(gradients, start=1):
         out = np.full_like(weights, np.nan)
-        rule.differences(
+        rule.update(
             UNIT, start, weights, gradient, held, step=count + SKIPPED, count=count, factor=0.5, out=out)
         rule.apply(UNIT, start, weights, out, step=count + SKIPPED)
     return weights, held

@@ -77,8 +77,6 @@ class TimedUpdates(NoNumbers):
         arrays = [weights, weights, *state.values(), *state.values(), gradient, *([] if out is None else [out])]
         self._take(sum(len(array) * array.dtype.itemsize for array in arrays) * share(unit.name))
 
-    differences = update
-
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
         self.update(unit, start, weights, differences, {})
 

@@ -17,7 +17,8 @@ from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import refuse
 from zerosim.scenario.reading import dotted, keys
-from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant, stage_title
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
+from zerosim.stages import STAGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,8 @@ class Scenario(Sections):
         ['a', 'a (2)', 'DDP']
         """
         names: list[str] = []
-        for name in [variant.title for variant in self.variant] or map(stage_title, self.parallel.stages):
+        for name in [variant.title for variant in self.variant] or [
+                STAGES[stage].title for stage in self.parallel.stages]:
             number, another = 1, name
             while another in names:
                 number += 1

@@ -28,18 +28,7 @@ from zerosim.models.users_model import as_model
 from zerosim.scenario.fault import Fault
 from zerosim.scenario.machine import ClusterKeys
 from zerosim.scenario.reading import Origin, made_in
-from zerosim.scenario.values import (
-    SOME,
-    Counted,
-    Finite,
-    Natural,
-    Number,
-    Portion,
-    below,
-    bounded,
-    in_words,
-    one_of,
-)
+from zerosim.scenario.values import SOME, Counted, Finite, Natural, Number, Portion, below, bounded, in_words, one_of
 from zerosim.stages import STAGES
 from zerosim.stages.gathering import PUBLISHING
 from zerosim.stages.optimizers import OPTIMIZERS
@@ -275,19 +264,6 @@ class Parallel(Section):
         """The number of pieces of the model in a pipeline."""
         return self.pipeline_ranks * self.model_chunks
 
-    def group_of(self, ranks: int) -> int:
-        """The ranks among `ranks` that share one copy of the sharded states.
-
-        >>> Parallel(shard_ranks=2).group_of(8), Parallel().group_of(8)
-        (2, 8)
-        """
-        return self.shard_ranks or ranks
-
-
-def stage_title(stage: Name) -> str:
-    """The title of a shipped stage; the name of a user's."""
-    return STAGES[stage].title if stage in STAGE_KEYS else str(stage)
-
 
 @dataclass(frozen=True, init=False)
 class Variant(Section):
@@ -319,7 +295,7 @@ class Variant(Section):
         """
         words = [f"{key} = {json.dumps(value) if isinstance(value, bool | int | float | tuple) else value}"
                  for key, value in self.keys_set.items()]
-        return self.name or ", ".join([stage_title(self.stage), *words])
+        return self.name or ", ".join([STAGES[self.stage].title, *words])
 
 
 @dataclass(frozen=True)

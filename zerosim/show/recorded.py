@@ -35,8 +35,8 @@ from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject_on_hosts
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.conditions import ignored_by_stage
 from zerosim.scenario.data import load_dataset
-from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.columns import KIND_WORDS
 from zerosim.show.drawing import Film, Filmed, shown_schedule
 from zerosim.show.film import Panel, of_passes, of_step

@@ -15,7 +15,6 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,10 @@ from zerosim.stages.update import MASTER, UpdateRule
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
+
+Fill = Callable[["Replica", Unit, list[Array], Communicator], Array]
+"""`fill(replica, unit, empty, comm)` returns the buffer in `empty` with all weights of a unit; the list is emptied, so
+only the caller holds it."""
 
 Initial = Callable[[Unit], Array]
 """A unit's float32 weights before the first step, unpadded."""
@@ -70,19 +73,31 @@ class Collectives:
     broadcast: Callable[[str, Communicator, Payload, int], None]
 
 
-class Publishing(Protocol):
-    """The way of updated weights to the ranks that do not own them."""
+class Publishing:
+    """The way of updated weights to the ranks that do not own them: an all-gather of weights, or that of a subclass."""
 
-    def update(self, replica: "Replica", unit: Unit, weights: Array) -> None: ...
-    def publish(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
+    def update(self, replica: "Replica", unit: Unit, weights: Array) -> None:
+        replica.optimizer_step(unit, weights)
+
+    def publish(self, replica: "Replica", unit: Unit, full: Array) -> None:
+        replica.all_gather(unit, full)
 
 
-class Gathering(Protocol):
-    """The time at which a stage gathers the full weights of a unit, and at which it frees them."""
+class Gathering:
+    """The time at which a stage gathers the full weights of a unit, and at which it frees them: at each use, and with
+    the caller's reference, or as a subclass says. `fill` gathers them."""
 
-    def gather(self, replica: "Replica", unit: Unit) -> Array: ...
-    def prefetch(self, replica: "Replica", unit: Unit | None) -> None: ...
-    def reshard(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
+    def __init__(self, fill: "Fill") -> None:
+        self._fill = fill
+
+    def gather(self, replica: "Replica", unit: Unit) -> Array:
+        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
+
+    def prefetch(self, replica: "Replica", unit: Unit | None) -> None:
+        """Nothing to do: weights are gathered at their use."""
+
+    def reshard(self, replica: "Replica", unit: Unit, full: Array) -> None:
+        """Nothing to do: the gathering holds no reference."""
 
 
 def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[tuple[Unit, Unit | None]]:
@@ -369,14 +384,12 @@ class Replica:
         near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
         part = self.state.gradient_layouts[unit].part(self.reduced_gradients[unit], layout)
         gradient = storage.brought(unit.name, part, "gradients", here)
-        about: dict[str, Any] = {"step": self.state.step, "count": self.state.updates, "factor": self.factor or 0.0}
-        if out is None:
-            self.rule.update(unit, layout.start, near, gradient, state, **about)
-            storage.put_back(unit.name, weights, near, "parameters", here)
-            return
-        differences = storage.brought(unit.name, out, "buffers", here, read=False)
-        self.rule.differences(unit, layout.start, near, gradient, state, out=differences, **about)
-        storage.put_back(unit.name, out, differences, "buffers", here)
+        kind: Kind
+        differences = None if out is None else storage.brought(unit.name, out, "buffers", here, read=False)
+        self.rule.update(unit, layout.start, near, gradient, state, step=self.state.step, count=self.state.updates,
+                         factor=self.factor or 0.0, out=differences)
+        kind, written = ("parameters", near) if differences is None else ("buffers", differences)
+        storage.fill(unit.name, weights if out is None else out, written, kind, here, placement.tier(kind))
 
     @property
     def reduced_gradients(self) -> dict[Unit, Array]:

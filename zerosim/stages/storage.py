@@ -11,7 +11,7 @@ arrays in both, so comparisons, checkpoints and resharding read them alike; but 
 host, so what it uses is copied to an array that the ledger counts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,6 +80,14 @@ class TrainingState:
     updates: int = 0
     """Steps that were not skipped."""
 
+    def states_of(self, unit: Unit) -> Iterator[tuple[str, Layout, Array]]:
+        """The kept states of a unit: the name of each, its layout, and its buffer."""
+        yield WEIGHTS, self.placement.of(unit, "parameters"), self.weights[unit]
+        for slot, buffer in self.optimizer.get(unit, {}).items():
+            yield slot, self.placement.of(unit, "optimizer"), buffer
+        for what, gradient in self.gradients_of(unit).items():
+            yield what, self.gradient_layouts[unit], gradient
+
     def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
         """The kept gradients of a unit, by the names that comparisons use."""
         buffers = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
@@ -116,7 +124,9 @@ class Storage:
         return copy
 
     def fill(self, owner: str, into: Array, source: Array, kind: Kind, came_from: Tier, to: Tier) -> None:
-        """Copy an array of a kind, and report the copy if it goes from one memory to the other."""
+        """Copy another array of a kind, and report the copy if it goes from one memory to the other."""
+        if into is source:
+            return
         if came_from == to:
             into[:] = source
         else:
@@ -132,8 +142,3 @@ class Storage:
         if read:
             self.fill(owner, copy, array, kind, tier, to)
         return copy
-
-    def put_back(self, owner: str, home: Array, written: Array, kind: Kind, came_from: Tier) -> None:
-        """Copy what was `written` in another memory to its `home`."""
-        if written is not home:
-            self.fill(owner, home, written, kind, came_from, self.placement.tier(kind))

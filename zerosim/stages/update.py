@@ -63,32 +63,23 @@ class UpdateRule:
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float,
+        *, step: int, count: int, factor: float, out: Array | None = None,
     ) -> None:
-        """Update the weights in place; if there is a master copy, update that and round it to the weights."""
-        updated = state.get(MASTER, weights)
-        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
-            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
-            self.optimizer.update(updated[stretch], gradient[stretch], slots, count, h)
-        if updated is not weights:
-            weights[:] = updated
+        """Update the weights in place; if there is a master copy, update that and round it to the weights.
 
-    def differences(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float, out: Array,
-    ) -> None:
-        """Write the differences to subtract from the weights to `out`; update the master copy, if there is one.
-
-        The difference of padding is 0.
+        With `out`, the weights stay as they are, and the differences to subtract from them are written there, 0 for
+        padding.
         """
-        out[:] = 0
         updated = state.get(MASTER, weights)
+        if out is not None:
+            out[:] = 0
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
-            for piece, exact in self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h):
-                if updated is not weights:
-                    apply(updated[stretch][piece], exact, self.optimizer.decay(h))
-                out[stretch][piece] = exact
+            self.optimizer.update(
+                updated[stretch], gradient[stretch], slots, count, h, None if out is None else out[stretch],
+                applies=out is None or updated is not weights)
+        if out is None and updated is not weights:
+            weights[:] = updated
 
     def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None:
         """Rewrite the differences of a whole unit's matrices, if the optimizer has a function of them."""

@@ -25,17 +25,15 @@ from zerosim.stages import Stage
 from zerosim.stages.adding import add_replicas, widening
 from zerosim.stages.gathering import (
     PUBLISHING,
-    Fill,
     KeptUntilBackward,
     OfMatrices,
     Prefetched,
     Quantized,
     SecondCopy,
-    WhenUsed,
     filled,
 )
 from zerosim.stages.pipeline import Neighbours, Pipeline
-from zerosim.stages.replica import Batch, Collectives, Gathering, Initial, Replica
+from zerosim.stages.replica import Batch, Collectives, Fill, Gathering, Initial, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
@@ -108,7 +106,7 @@ def replica(
     kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
     group = parts.shelf_group or groups.get("tensor", Direction("tensor"))
     storage = Storage(state.placement, parts.allocate, host)
-    rule = observed(parts.rule, comm.instruments, update="update", differences="update", apply="update")
+    rule = observed(parts.rule, comm.instruments, update="update", apply="update")
     by_matrix = config.rule.optimizer.of_matrix is not None
     return Replica(
         comm=comm,
@@ -216,22 +214,7 @@ def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | 
         fill = SecondCopy(fill)
     if config.parallel.prefetch:
         return Prefetched(second_channel, fill)
-    return WhenUsed(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
-
-
-def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Reference:
-    """The reference of a row: the training of one place in one process."""
-    return Reference(
-        model=config.model,
-        groups=groups,
-        ends=[unit for rank_config in config.of_pipeline for unit in rank_config.model.units],
-        initial=initial_weights(config, place),
-        rule=config.rule,
-        scaling=config.scaling,
-        draw=partial(dropout.uniform, config.train.seed),
-        mesh=config.placement.mesh,
-        arithmetic=config.arithmetic,
-    )
+    return Gathering(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
 def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ...]]:
@@ -239,23 +222,23 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
     all units: in one process a pipeline makes no difference."""
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
-        after = None if config.resumed is None else saved_snapshot(config, config.resumed, place)
-        steps = range(config.done + 1, config.train.steps + 1)
-        return reference(config, place, groups).train((experiment.micro_batches(config, step) for step in steps), after)
+        steps, after = range(config.done + 1, config.train.steps + 1), None
+        if (saved := config.resumed) is not None:
+            states = {unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
+            weights = {unit: of_unit.pop(WEIGHTS) for unit, of_unit in states.items()}
+            scaling = replace(config.scaling(), loss_scale=saved.about["loss_scale"],
+                              good_steps=saved.about["good_steps"])
+            after = Snapshot(saved.step, saved.losses[-1:], weights, states, {}, saved.about["updates"], scaling)
+        ends = [unit for rank_config in config.of_pipeline for unit in rank_config.model.units]
+        return Reference(
+            config.model, initial_weights(config, place), config.rule, config.scaling,
+            partial(dropout.uniform, config.train.seed), config.placement.mesh, config.arithmetic, groups, ends,
+        ).train((experiment.micro_batches(config, step) for step in steps), after)
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:
         return ((snapshot,) for snapshot in of_place(0, ALONE))
     return side_by_side(directions, of_place)
-
-
-def saved_snapshot(config: Config, saved: Saved, place: int) -> Snapshot:
-    """The state of a checkpoint in the units of a place."""
-    about, states = saved.about, {
-        unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
-    scaling = replace(config.scaling(), loss_scale=about["loss_scale"], good_steps=about["good_steps"])
-    weights = {unit: of_unit.pop(WEIGHTS) for unit, of_unit in states.items()}
-    return Snapshot(saved.step, saved.losses[-1:], weights, states, {}, about["updates"], scaling)
 
 
 def saved_states(config: Config, saved: Saved, unit: Unit, place: int) -> Iterator[tuple[str, Array]]:

@@ -60,12 +60,10 @@ def gathered(
 ) -> Array:
     """The weights, or a slot of the optimizer, of a `unit` of the model in one piece, on rank 0; the first rank of
     every place that has it passes its `piece`."""
-    state, here = replica.state, {unit.numbers: unit for unit in replica.units}.get(piece.numbers, piece)
-    kept = state.weights.get(here) if what == "weights" else state.optimizer.get(here, {}).get(what)
-    flat = np.empty(0, dtype)
-    if kept is not None:
-        layout = state.placement.of(piece, "parameters" if what == "weights" else "optimizer")
-        flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
+    flat, here = np.empty(0, dtype), [unit for unit in replica.units if unit.numbers == piece.numbers]
+    for name, layout, kept in replica.state.states_of(here[0]) if here else ():
+        if name == what:
+            flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
     directions = config.directions
     if directions.places == 1:
         return flat

@@ -176,29 +176,15 @@ def held_chunks(
     replica: Replica, units: Sequence[Unit], sums_everywhere: bool
 ) -> Iterator[tuple[int, str, int, Array]]:
     """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, its elements."""
-    state = replica.state
     for number, unit in numbered(replica, units):
-        kept, due = len(state.weights[unit]), state.placement.of(unit, "parameters").length
-        if kept != due:
-            raise CollectiveError(f"after the step replica.state.weights has {kept} elements of {unit.name}, where "
-                                  f"{due} are kept; give gathered weights a variable of their own")
-        for chunk, values in state.placement.of(unit, "parameters").chunks(state.weights[unit]):
-            yield number, WEIGHTS, chunk, values
-        for slot, buffer in state.optimizer.get(unit, {}).items():
-            for chunk, values in state.placement.of(unit, "optimizer").chunks(buffer):
-                yield number, slot, chunk, values
-        for what, gradient in state.gradients_of(unit).items():
-            for chunk, values in state.gradient_layouts[unit].chunks(gradient):
-                if sums_everywhere or chunk in replica.mesh.owned:
+        for what, layout, buffer in replica.state.states_of(unit):
+            if what == WEIGHTS and len(buffer) != layout.length:
+                kept = f"{len(buffer)} elements of {unit.name}, where {layout.length} are kept"
+                raise CollectiveError(f"after the step replica.state.weights has {kept}; give gathered weights a "
+                                      "variable of their own")
+            for chunk, values in layout.chunks(buffer):
+                if sums_everywhere or chunk in replica.mesh.owned or what not in (GRADIENT, ACCUMULATED):
                     yield number, what, chunk, comparable(what, values)
-
-
-def gathered_fault(digests: tuple[str, str], expected: tuple[str, str] | None) -> str | None:
-    """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
-    for what, ours, reference in zip(("weights", "optimizer state"), digests, expected or digests, strict=True):
-        if ours != reference:
-            return f"{what} gathered on rank 0 are not one process's: SHA-256 {ours[:12]}; expected {reference[:12]}"
-    return None
 
 
 def first_of(evidence: Sequence[Evidence | None] | None) -> Evidence | None:

@@ -21,8 +21,8 @@ from zerosim.core.wires import Format
 from zerosim.models import build
 from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.units import Model, Task, Unit
+from zerosim.scenario.conditions import ignored
 from zerosim.scenario.data.weights import WeightsFile
-from zerosim.scenario.ignored import ignored
 from zerosim.scenario.schema import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
@@ -88,7 +88,7 @@ class Config(Row):
         """Where rank 0 of a place has the model states."""
         parallel, second = self.parallel, self.parallel.secondary_ranks * self.stage.gathers
         return Placement(
-            Mesh(0, self.ranks, parallel.group_of(self.ranks)), self.stage.sharded,
+            Mesh(0, self.ranks, parallel.shard_ranks or self.ranks), self.stage.sharded,
             self.stage.on_host(parallel.offload_optimizer, parallel.offload_parameters),
             Mesh(0, self.ranks, second) if second else None)
 

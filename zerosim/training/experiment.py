@@ -161,8 +161,6 @@ def check_model(scenario: Scenario, task: Task) -> None:
 
 
 KEY = ("model", "weights")
-DOUBLE = "F64"
-SINGLE_AND_LESS = ("F32", "F16", "BF16")
 
 
 def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
@@ -183,7 +181,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
     model_shapes = {place.name: place.shape for place in config.in_one_piece.places}
-    exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.losses.itemsize == 8 else SINGLE_AND_LESS
+    exact = ("F64", "F32", "F16", "BF16")[config.precision.losses.itemsize < 8 :]
     for name in model_shapes:
         if name not in file.shapes:
             near = nearest(name, file.shapes)

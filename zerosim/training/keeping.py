@@ -166,10 +166,8 @@ def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
     saved = [folder for folder in contents(place) if steps_in(folder)]
     checkpoints: dict[str, Path | None] = {}
     for row, name in rows.items():
-        if os.path.isdir(place / name):
-            checkpoints[row] = latest(place / name)
-        elif len(saved) == 1:
-            checkpoints[row] = latest(saved[0])
+        if os.path.isdir(place / name) or len(saved) == 1:
+            checkpoints[row] = latest(place / name if os.path.isdir(place / name) else saved[0])
         else:
             there = ", ".join(map(str, saved)) or "none"
             raise CheckpointError(f"--resume {place}: no checkpoint of {row} in a folder {name}; "

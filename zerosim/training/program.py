@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,15 +36,7 @@ from zerosim.stages.replica import Batch
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import alone, initial_weights, on_rank, restored
 from zerosim.training.collect import collected
-from zerosim.training.comparison import (
-    Evidence,
-    Fingerprint,
-    compared,
-    fingerprints,
-    first_of,
-    gathered_fault,
-    published,
-)
+from zerosim.training.comparison import Evidence, Fingerprint, compared, fingerprints, first_of, published
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.keeping import save
@@ -170,7 +163,6 @@ class Run:
         comm, config, replica, history = self.comm, self.config, self.replica, self.history
         if not self.begin():
             return Measurement(config, fits=False) if comm.rank == 0 else None
-        updates_before = replica.state.updates
         try:
             memory = self.run_all()
         except MemoryError as error:
@@ -187,8 +179,11 @@ class Run:
         last, pipelines = history[config.train.steps] if history else None, len(passes) // config.directions.pipeline
         disagreement = None
         if last is not None and evidence is None:
-            gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
-            disagreement = next((difference for difference in wrong if difference), gathered)
+            digests = final["weights_sha256"], final["optimizer_sha256"]
+            triples = zip(("weights", "optimizer state"), digests, last.sha256 or digests, strict=True)
+            gathered = (f"{what} gathered on rank 0 are not one process's: SHA-256 {ours[:12]}; expected {due[:12]}"
+                        for what, ours, due in triples if ours != due)
+            disagreement = next(chain(filter(None, wrong), gathered), None)
         return Measurement(
             config=config,
             compared=history is not None,
@@ -205,7 +200,6 @@ class Run:
             missed_faults=[str(fault) for of_rank in missed for fault in of_rank],
             trace=trace,
             updates=replica.state.updates,
-            updates_before=updates_before,
             seconds=self.seconds,
             lifetimes=self.ledger.lifetimes if config.check.lifetimes else [],
             **final,

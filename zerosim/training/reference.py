@@ -134,7 +134,7 @@ class Reference:
             self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor)
             return
         updates = np.empty_like(weights)
-        self.rule.differences(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
+        self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
         self.rule.of_matrices(unit, updates, step=step)
         self.rule.apply(unit, 0, weights, updates, step=step)
 

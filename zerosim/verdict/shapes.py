@@ -297,7 +297,7 @@ class NoNumbers:
     def update(self, *_: Any, **__: Any) -> None:
         """Nothing to write."""
 
-    differences = apply = of_matrices = update
+    apply = of_matrices = update
 
 
 class Lingering(SecondChannel):
