@@ -66,11 +66,6 @@ class Scenario(Sections):
                 raise self.origin.error(
                     f"fault[{index}].{words}", ("fault", index, key), ("fault", index, "kind"))
 
-    @property
-    def parts(self) -> dict[str, Named]:
-        """The users' Python parts, by the key that names them."""
-        return dict(parts_in(self))
-
     @cached_property
     def rows(self) -> "list[Row]":
         """The rows in the order of training: each variant or, without any, each stage.

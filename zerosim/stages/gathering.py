@@ -28,6 +28,7 @@ from zerosim.core.sharding import owned, split
 from zerosim.models.units import Model, Unit
 from zerosim.stages.replica import Fill, Gathering, Publishing, Replica
 from zerosim.stages.second_channel import Pending, SecondChannel
+from zerosim.stages.storage import Placement
 
 
 def filled(replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
@@ -179,3 +180,16 @@ class OfMatrices(Publishing):
 
 
 PUBLISHING: dict[str, type[Publishing]] = {"weights": Publishing, "updates": Updates, "broadcasts": Broadcasts}
+
+
+def gathering(
+    placement: Placement, second_channel: SecondChannel | None, wire: WireFormat | None, *, reshards: bool
+) -> Gathering:
+    """Stage III's gathering of weights, ahead of their use if on a second channel; `wire` quantises them, and unless
+    one `reshards` after forward, they stay until backward."""
+    fill: Fill = filled if wire is None else Quantized(wire)
+    if placement.secondary:
+        fill = SecondCopy(fill)
+    if second_channel is not None:
+        return Prefetched(second_channel, fill)
+    return Gathering(fill) if reshards else KeptUntilBackward(fill)

@@ -24,37 +24,33 @@ MASTER = "master"
 
 
 @dataclass(frozen=True)
-class LearningRate:
-    """The learning rate of each step: linear warm-up, then constant or half a cosine to zero."""
-
-    peak: float
-    shape: str = "constant"
-    warmup_steps: int = 0
-    steps: int = 0
-
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of step `step`; the first step is 1.
-
-        >>> [LearningRate(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
-        [0.5, 1.0, 0.5, 0.0]
-        """
-        if step <= self.warmup_steps:
-            return self.peak * step / self.warmup_steps
-        if self.shape == "constant":
-            return self.peak
-        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
-        return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
-
-
-@dataclass(frozen=True)
 class UpdateRule:
     """An optimizer with its settings, learning rates and precision."""
 
     optimizer: Optimizer
     hyperparameters: Hyperparameters
-    schedule: LearningRate
     precision: Precision
     decays_biases: bool = True
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    steps: int = 0
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of step `step`, from 1: linear warm-up, then constant or half a cosine to zero.
+
+        >>> from zerosim.core.precisions import PRECISIONS
+        >>> from zerosim.stages.optimizers import OPTIMIZERS
+        >>> rule = UpdateRule(OPTIMIZERS["sgd"], Hyperparameters(1.0), PRECISIONS["fp32"], True, "cosine", 2, 6)
+        >>> [rule.learning_rate(step) for step in (1, 2, 4, 6)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        peak = self.hyperparameters.learning_rate
+        if step <= self.warmup_steps:
+            return peak * step / self.warmup_steps
+        if self.schedule == "constant":
+            return peak
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return peak * (0.5 + 0.5 * math.cos(math.pi * done))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -83,7 +79,7 @@ class UpdateRule:
 
     def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None:
         """Rewrite the differences of a whole unit's matrices, if the optimizer has a function of them."""
-        h = replace(self.hyperparameters, learning_rate=self.schedule.learning_rate(step))
+        h = replace(self.hyperparameters, learning_rate=self.learning_rate(step))
         for place in unit.places:
             if self.optimizer.of_matrix is not None and len(place.shape) == 2:
                 self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
@@ -98,7 +94,7 @@ class UpdateRule:
     ) -> Iterator[tuple[slice, Hyperparameters]]:
         """The parts of a stretch with equal hyperparameters, without padding; one part if all parameters decay."""
         h = replace(
-            self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
+            self.hyperparameters, learning_rate=self.learning_rate(step), gradient_factor=factor
         )
         if self.decays_biases or not h.weight_decay:
             yield slice(0, max(min(length, unit.count - start), 0)), h

@@ -23,17 +23,9 @@ from zerosim.observe.observed import Observed, observed
 from zerosim.observe.trace import WAIT
 from zerosim.stages import Stage
 from zerosim.stages.adding import add_replicas, widening
-from zerosim.stages.gathering import (
-    PUBLISHING,
-    KeptUntilBackward,
-    OfMatrices,
-    Prefetched,
-    Quantized,
-    SecondCopy,
-    filled,
-)
+from zerosim.stages.gathering import PUBLISHING, OfMatrices, gathering
 from zerosim.stages.pipeline import Neighbours, Pipeline
-from zerosim.stages.replica import Batch, Collectives, Fill, Gathering, Initial, Replica
+from zerosim.stages.replica import Batch, Collectives, Initial, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
@@ -130,7 +122,8 @@ def replica(
         ),
         publishing=OfMatrices() if by_matrix else PUBLISHING[
             parallel.publish if stage.publishes else "weights"](),
-        gathering=gathering(config, parts.gathers, parts.weights_wire or arithmetic.weights_wire),
+        gathering=gathering(state.placement, parts.gathers if parallel.prefetch else None,
+                            parts.weights_wire or arithmetic.weights_wire, reshards=parallel.reshard_after_forward),
         overlap=parts.reducing if parallel.overlap else None,
         allocate=allocate,
         storage=storage,
@@ -205,16 +198,6 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
         return wrap(partial(named, owner))(*args)
 
     return call
-
-
-def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None) -> Gathering:
-    """Stage III's gathering of weights, which `wire` quantises."""
-    fill: Fill = filled if wire is None else Quantized(wire)
-    if config.placement.secondary:
-        fill = SecondCopy(fill)
-    if config.parallel.prefetch:
-        return Prefetched(second_channel, fill)
-    return Gathering(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
 
 
 def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ...]]:

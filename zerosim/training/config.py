@@ -31,7 +31,7 @@ from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.pipeline import Chunk, chunks_of
 from zerosim.stages.scaling import INITIAL_SCALE, Scaling
 from zerosim.stages.storage import Placement
-from zerosim.stages.update import LearningRate, UpdateRule
+from zerosim.stages.update import UpdateRule
 from zerosim.training.state_file import Saved
 
 
@@ -189,10 +189,7 @@ class Config(Row):
             OPTIMIZERS[train.optimizer],
             Hyperparameters(**{key.name: getattr(train, key.name) for key in fields(Hyperparameters)
                                if hasattr(train, key.name)}),
-            LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
-            self.precision,
-            train.decay_biases,
-        )
+            self.precision, train.decay_biases, train.schedule, train.warmup_steps, train.steps)
 
     def scaling(self) -> Scaling:
         """The first loss scale, and the norm for clipping."""

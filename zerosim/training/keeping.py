@@ -21,7 +21,7 @@ from zerosim.core.comm import Communicator
 from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.core.files import contents, reason
 from zerosim.core.words import plural
-from zerosim.scenario.schema import resolved
+from zerosim.scenario.schema import parts_in, resolved
 from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
@@ -78,7 +78,7 @@ def save(
     scenario, state, folder = experiment.scenario, replica.state, experiment.folders[config.name]
     about = {
         "scenario": resolved(scenario), "data_sha256": experiment.data_sha256,
-        "parts": {str(part): part.sha256 for part in scenario.parts.values()}, "row": config.name, "step": state.step,
+        "parts": {str(part): part.sha256 for _, part in parts_in(scenario)}, "row": config.name, "step": state.step,
         "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
         "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
     try:
@@ -193,7 +193,7 @@ def refuse_another_training(experiment: Experiment, saved: Saved, *, accept_pyth
     if saved.step > scenario.train.steps:
         raise CheckpointError(f"{saved.path} is of step {saved.step}, but train.steps is {scenario.train.steps}; set "
                               f"it to at least {saved.step}")
-    for part in scenario.parts.values() if not accept_python else ():
+    for _, part in parts_in(scenario) if not accept_python else ():
         was = about["parts"].get(str(part), part.sha256)
         if was != part.sha256:
             raise CheckpointError(

@@ -30,8 +30,6 @@ TRAFFIC = {
 """The compared counts of all messages, and their words."""
 MOST_NAMES = 4
 """The most rows that a verdict names."""
-BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
-"""The operations before which a step frees what it no longer needs, in words."""
 
 
 class Claim(NamedTuple):
@@ -101,7 +99,8 @@ def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{size:,} B of {kind} as {words} begins; expected {most:,}"
-        for name, words in BEGINNINGS.items() for kind, most in expected.held_at_beginning.get(name, {}).items()
+        for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
+        for kind, most in expected.held_at_beginning.get(name, {}).items()
         if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
