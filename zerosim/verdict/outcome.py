@@ -33,29 +33,22 @@ MOST_NAMES = 4
 
 
 class Claim(NamedTuple):
-    """A figure as measured, and the least and the most that it may be; the words for one that does not hold.
+    """A figure as measured, the least and the most that it may be, and the fault in words if it is not.
 
-    >>> claim = Claim(6, 5, 5, "sends {seen} messages, not {due}")
-    >>> claim.holds, claim.fault
-    (False, 'sends 6 messages, not 5')
+    >>> Claim(6, 5, 5, "sends 6 messages, not 5").holds
+    False
     """
 
     seen: Any
     least: Any
     most: Any
-    words: str
-    """Words with the fields `seen`, `least`, `most` and, if these are the same, `due`."""
+    fault: str
     about: str = ""
     """Of a rank's memory: `kept` between steps, on the `host`, or at the `peak` and later."""
 
     @property
     def holds(self) -> bool:
         return bool(self.least <= self.seen <= self.most)
-
-    @property
-    def fault(self) -> str:
-        """The fault in words, after the name of a row."""
-        return self.words.format(seen=self.seen, least=self.least, most=self.most, due=self.most)
 
 
 def first_fault(claims: Iterable[Claim]) -> list[str]:
@@ -65,12 +58,11 @@ def first_fault(claims: Iterable[Claim]) -> list[str]:
 
 def traffic_claims(rank: int, measured: Count, expected: Count) -> Iterator[Claim]:
     """Each count of a rank's messages is the one due."""
-    for of, ours, theirs in [("", measured, expected), *paired(
-            measured.by_collective, expected.by_collective, Count())]:
+    collectives = paired(measured.by_collective, expected.by_collective, Count())
+    for of, ours, theirs in [("", measured, expected), *((f" of {name}", *counts) for name, *counts in collectives)]:
         for name, words in (({"calls": "calls"} if of else {}) | TRAFFIC).items():
-            due, what = getattr(theirs, name), f"{words} of {of}" if of else words
-            yield Claim(getattr(ours, name), due, due, f"{what} are not the formula's: {{seen:,}} of rank {rank}; "
-                                                       "expected {due:,}")
+            seen, due = getattr(ours, name), getattr(theirs, name)
+            yield Claim(seen, due, due, f"{words}{of} are not the formula's: {seen:,} of rank {rank}; expected {due:,}")
 
 
 def overweight(measured: RankMemory, expected: RankMemory) -> list[str]:
@@ -112,11 +104,11 @@ def memory_claims(
     for _, here, there in [("", len(heavy), 0), *paired(measured.resting_bytes, expected.resting_bytes, 0)]:
         yield Claim(here, there, there, f"bytes kept are not the formula's{keeps}", "kept")
     for kind, most in expected.peak_bytes.items():
-        what, least = "all kinds together" if kind == "total" else kind, expected.least_bytes.get(kind, 0)
-        holds = f"memory than {{}} is in use at the peak: rank {rank} holds {{{{seen:,}}}} B of {what}"
-        more, less = holds.format("allowed"), holds.format("required")
-        yield Claim(measured.peak_bytes[kind], 0, most, f"more {more}; {{most:,}} are enough", "peak")
-        yield Claim(measured.peak_bytes[kind], least, math.inf, f"less {less}, where {{least:,}} are used", "peak")
+        peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
+        holds = f"rank {rank} holds {peak:,} B of {'all kinds together' if kind == 'total' else kind}"
+        for words, low, high, end in (("more memory than allowed", 0, most, f"; {most:,} are enough"),
+                                      ("less memory than required", least, math.inf, f", where {least:,} are used")):
+            yield Claim(peak, low, high, f"{words} is in use at the peak: {holds}{end}", "peak")
     for words in held:
         yield Claim(1, 0, 0, f"memory is held too long: rank {rank} holds {words}", "peak")
     for about, words, ours, theirs in (
@@ -125,15 +117,15 @@ def memory_claims(
             ("peak", "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
         for what, here, there in paired(ours, theirs, 0):
             yield Claim(here, there, there, f"host memory is not the formula's: rank {rank}, {words.format(what)}: "
-                                            "{seen:,} B; expected {due:,}", about)
+                                            f"{here:,} B; expected {there:,}", about)
 
 
 def bounds_claims(row: "RowOutcome") -> Iterator[Claim]:
     """The operations of all ranks, and the bytes of each, are within those that the papers' formulas allow."""
     for what, (least, most) in row.operations_between.items():
         seen = sum(operations.get(what, 0) for operations in row.measured.operations)
-        yield Claim(seen, least, most, f"floating-point operations of {what} are beyond their bounds: {{seen:,}} of "
-                                       f"all ranks; the model's sizes allow {span_words(least, most)}")
+        yield Claim(seen, least, most, f"floating-point operations of {what} are beyond their bounds: {seen:,} of all "
+                                       f"ranks; the model's sizes allow {span_words(least, most)}")
     for (measured, due), traffic in zip(row.memory, row.measured.traffic, strict=True):
         kinds = {kind: peak for kind, peak in measured.peak_bytes.items() if kind != "total"}
         together = max([sum(due.resting_bytes.values()), *kinds.values()]), sum(kinds.values())
@@ -141,8 +133,9 @@ def bounds_claims(row: "RowOutcome") -> Iterator[Claim]:
             SENT: sum(count.sent_bytes for name, count in traffic.by_collective.items() if name.startswith("tensor_")),
             MOVED: sum(count for what, count in measured.moved_bytes.items() if what.partition(",")[0] in MODEL_STATES)}
         for what, (least, most) in (due.between | {"total at the peak": together}).items():
-            yield Claim(bytes_seen[what], least, most, f"bytes are beyond their bounds: rank {measured.rank} has "
-                        f"{{seen:,}} B of {what}; the model's sizes allow {span_words(least, most)}")
+            seen = bytes_seen[what]
+            yield Claim(seen, least, most, f"bytes are beyond their bounds: rank {measured.rank} has {seen:,} B of "
+                                           f"{what}; the model's sizes allow {span_words(least, most)}")
 
 
 def growth_claims(memory: Sequence[RankMemory]) -> Iterator[Claim]:
@@ -150,9 +143,10 @@ def growth_claims(memory: Sequence[RankMemory]) -> Iterator[Claim]:
     for measured in memory:
         if measured.process_bytes:
             grown_bytes, steps = growth(measured.process_bytes)
-            yield Claim(grown_bytes, -math.inf, len(memory) * steps * STEP_BYTES,
-                        f"the process of rank {measured.rank} grows: it holds {{seen:,}} B more after its last {steps} "
-                        "steps, of arrays and objects that no ledger counts; {most:,} are allowed")
+            allowed = len(memory) * steps * STEP_BYTES
+            yield Claim(grown_bytes, -math.inf, allowed, f"the process of rank {measured.rank} grows: it holds "
+                        f"{grown_bytes:,} B more after its last {steps} steps, of arrays and objects that no ledger "
+                        f"counts; {allowed:,} are allowed")
 
 
 def operations_claims(row: "RowOutcome") -> Iterator[Claim]:
@@ -161,9 +155,9 @@ def operations_claims(row: "RowOutcome") -> Iterator[Claim]:
     stride = len(every) // row.config.directions.pipeline
     for rank in range(stride):
         for what, due in row.due_operations.items():
-            yield Claim(sum(operations.get(what, 0) for operations in every[rank::stride]), due, due,
-                        f"floating-point operations of {what} are not the model's: {{seen:,}} of rank {rank}; "
-                        "expected {due:,}")
+            seen = sum(operations.get(what, 0) for operations in every[rank::stride])
+            yield Claim(seen, due, due, f"floating-point operations of {what} are not the model's: {seen:,} of rank "
+                                        f"{rank}; expected {due:,}")
 
 
 def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure) -> list[tuple[str, Figure, Figure]]:
@@ -345,7 +339,7 @@ def failed_checks(row: RowOutcome) -> Iterator[str]:
     if config.steps_here > 0:
         claims = [claim for pair in row.memory for claim in memory_claims(*pair, overweight(*pair), lingering(*pair))]
         kept = [claim for claim in claims if claim.about == "kept"]
-        yield from first_fault(sorted(kept, key=lambda claim: ": " not in claim.words))
+        yield from first_fault(sorted(kept, key=lambda claim: ": " not in claim.fault))
         yield from first_fault(claim for claim in claims if claim.about != "kept")
         yield from first_fault(bounds_claims(row))
         yield from first_fault(growth_claims([rank for rank, _ in row.memory]))
@@ -389,7 +383,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
             (check.messages, row.most_messages, "sends {seen:g} messages a step, not {due}"),
             *(of_steps if row.config.done == 0 or steps else [])):
         for claimed in claims:
-            yield from first_fault([Claim(figure, claimed, claimed, words)])
+            yield from first_fault([Claim(figure, claimed, claimed, words.format(seen=figure, due=claimed))])
 
 
 def other_bits(row: RowOutcome) -> Iterator[str]:
