@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -94,13 +95,10 @@ class Scenario(Sections):
         ['a', 'a (2)', 'DDP']
         """
         names: list[str] = []
-        for name in [variant.title for variant in self.variant] or [
+        for title in [variant.title for variant in self.variant] or [
                 STAGES[stage].title for stage in self.parallel.stages]:
-            number, another = 1, name
-            while another in names:
-                number += 1
-                another = f"{name} ({number})"
-            names.append(another)
+            alike = chain([title], (f"{title} ({number})" for number in count(2)))
+            names.append(next(name for name in alike if name not in names))
         return names
 
 

@@ -39,7 +39,6 @@ from zerosim.stages.users_stage import as_stage
 STAGE_KEYS = tuple(STAGES)
 AUTOCASTS = ("none", *(name for name, precision in PRECISIONS.items() if precision.mixed))
 WIRES = ("weights", *(name for name, precision in PRECISIONS.items() if name != "fp64" and precision.master))
-PUBLICATIONS = tuple(PUBLISHING)
 MOST_RANKS = 2**20
 MEGABYTE = 10**6
 MOST_LAYERS = 1000
@@ -238,7 +237,7 @@ class Parallel(Section):
     quantized_gradients: FormatName = "none"
     quantized_block: Annotated[int, bounded(0, 10**9)] = 256
     gradients: Annotated[str, one_of(("reduce_scatter", "all_reduce"))] = "reduce_scatter"
-    publish: Annotated[str, one_of(PUBLICATIONS)] = "weights"
+    publish: Annotated[str, one_of(PUBLISHING)] = "weights"
     reshard_after_forward: bool = True
     prefetch: bool = False
     overlap: bool = False

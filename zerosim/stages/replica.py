@@ -27,7 +27,7 @@ from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
 from zerosim.stages.arithmetic import Arithmetic
 from zerosim.stages.second_channel import Pending, SecondChannel
-from zerosim.stages.storage import WEIGHTS, Storage, TrainingState
+from zerosim.stages.storage import GRADIENTS, WEIGHTS, Storage, TrainingState
 from zerosim.stages.update import MASTER, UpdateRule
 
 Reduced = Array | Pending | None
@@ -398,9 +398,9 @@ class Replica:
 
     def sums(self, unit: Unit) -> list[Array]:
         """This rank's part of the sums of a unit's gradient, views."""
-        kept, wanted = self.state.gradient_layouts[unit], self.state.placement.of(unit, "optimizer")
+        wanted = self.state.placement.of(unit, "optimizer")
         return [gradient if self.reduces_to_all else kept.part(gradient, wanted)
-                for gradient in self.state.gradients_of(unit).values()]
+                for what, kept, gradient in self.state.states_of(unit) if what in GRADIENTS]
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
         if full.dtype == self.arithmetic.wire:

@@ -11,7 +11,7 @@ arrays in both, so comparisons, checkpoints and resharding read them alike; but 
 host, so what it uses is copied to an array that the ledger counts.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from zerosim.models.units import Unit
 from zerosim.stages.scaling import Scaling
 
 WEIGHTS, GRADIENT, ACCUMULATED = "weights", "gradient", "accumulated gradient"
+GRADIENTS = GRADIENT, ACCUMULATED
 
 Carry = Callable[[str, str, Array, Array], None]
 """`carry(what, owner, into, source)` fills `into` from `source`, in the other memory."""
@@ -85,13 +86,9 @@ class TrainingState:
         yield WEIGHTS, self.placement.of(unit, "parameters"), self.weights[unit]
         for slot, buffer in self.optimizer.get(unit, {}).items():
             yield slot, self.placement.of(unit, "optimizer"), buffer
-        for what, gradient in self.gradients_of(unit).items():
-            yield what, self.gradient_layouts[unit], gradient
-
-    def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
-        """The kept gradients of a unit, by the names that comparisons use."""
-        buffers = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
-        return {name: by_unit[unit] for name, by_unit in buffers.items() if unit in by_unit}
+        for what, kept in zip(GRADIENTS, (self.gradients, self.accumulated), strict=True):
+            if unit in kept:
+                yield what, self.gradient_layouts[unit], kept[unit]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from zerosim.models.places import joined
 from zerosim.models.units import Unit
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.storage import ACCUMULATED, GRADIENT, WEIGHTS
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, GRADIENTS, WEIGHTS
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object
@@ -63,11 +63,6 @@ class Evidence:
     rank: int
     what: str
     values: Array
-
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """A sort key: the earliest step first, then the loss, then units in model order."""
-        return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
 
 
 def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
@@ -123,7 +118,7 @@ def comparable_chunks(what: str, flat: Array, chunks: int) -> list[Array]:
 
 def comparable(what: str, values: Array) -> Array:
     """`values`; for a gradient, a copy in which all NaNs have the same bits."""
-    return with_one_nan(values.copy()) if what in (GRADIENT, ACCUMULATED) else values
+    return with_one_nan(values.copy()) if what in GRADIENTS else values
 
 
 def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[Any]:
@@ -161,7 +156,7 @@ def compared(
              for name, count in counts(state.updates, state.scaling).items() if count != expected.counts[name]]
     for number, unit in numbered(replica, units):
         kept = {what for (at, what), seen in chunks.items() if at == number and seen >= {*replica.mesh.owned}}
-        due_here = set(expected.chunks[number]) - (set() if loss is not None else {GRADIENT, ACCUMULATED})
+        due_here = set(expected.chunks[number]) - (set() if loss is not None else {*GRADIENTS})
         words += [f"keeps {'a' if what in kept else 'no'} {what} of {unit.name}" for what in sorted(kept ^ due_here)]
     return next((f"after step {step} rank {rank} {difference}" for difference in words), None), evidence
 
@@ -183,10 +178,11 @@ def held_chunks(
                 raise CollectiveError(f"after the step replica.state.weights has {kept}; give gathered weights a "
                                       "variable of their own")
             for chunk, values in layout.chunks(buffer):
-                if sums_everywhere or chunk in replica.mesh.owned or what not in (GRADIENT, ACCUMULATED):
+                if sums_everywhere or chunk in replica.mesh.owned or what not in GRADIENTS:
                     yield number, what, chunk, comparable(what, values)
 
 
 def first_of(evidence: Sequence[Evidence | None] | None) -> Evidence | None:
-    """The earliest of the ranks' evidence; None if there is none."""
-    return min(filter(None, evidence or []), key=lambda piece: piece.place, default=None)
+    """The earliest of the ranks' evidence: of its step the loss, then units in model order; None if there is none."""
+    return min(filter(None, evidence or []), default=None, key=lambda piece: (
+        piece.step, -1 if piece.unit is None else piece.unit, piece.chunk, piece.rank))

@@ -156,14 +156,9 @@ class Config(Row):
         return ignored(self.stage_key, vars(self.parallel), self.block)
 
     @property
-    def added_on_rank(self) -> int:
-        """The number of micro-batches that a rank adds before the sum over the ranks."""
-        return 1 if self.arithmetic.part_by_part else self.block
-
-    @property
     def reductions(self) -> int:
-        """The number of reductions of a gradient per step."""
-        return self.block // self.added_on_rank
+        """The number of reductions of a gradient per step; before each a rank adds as many micro-batches."""
+        return self.block if self.arithmetic.part_by_part else 1
 
     @property
     def at_once(self) -> int:

@@ -53,7 +53,8 @@ class Experiment:
         """The digest of the samples with dtypes and shapes, and of the file of the first weights, if there is one."""
         file = self.rows[0].initial
         sha256 = hashlib.sha256(file.sha256.encode() if file else b"")
-        for array in self.dataset.arrays:
+        data = self.dataset
+        for array in (array for array in (data.x, data.y, data.x_test, data.y_test) if array is not None):
             sha256.update(f"{array.dtype}{array.shape}".encode())
             sha256.update(little_endian(array.ravel()))
         return sha256.hexdigest()

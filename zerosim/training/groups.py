@@ -9,8 +9,6 @@ from zerosim.core.comm import Communicator
 from zerosim.core.sharding import Directions, split
 from zerosim.observe.observed import Observed
 
-OWNER = "tape"
-"""The owner of the tape's collectives."""
 WAYS = {"activation": 1, "gradient": -1}
 """What the ranks of a pipeline send, to the next rank or to the one before."""
 
@@ -23,7 +21,7 @@ class GroupOfRanks:
         self.size, self.place = comm.size, comm.rank
 
     def _call(self, collective: Callable[..., None], *args: Any) -> None:
-        self.comm.named(f"{self._name}_{collective.__name__}", collective)(OWNER, self.comm, *args)
+        self.comm.named(f"{self._name}_{collective.__name__}", collective)("tape", self.comm, *args)
 
     def all_reduce(self, flat: Array) -> None:
         self._call(ring.all_reduce, split(flat, self.size))
@@ -43,9 +41,8 @@ class GroupOfRanks:
 
 def shift(comm: Communicator, flat: Array, by: int) -> None:
     """Send each rank's array to the rank `by` places after it; nothing, if that is the rank itself."""
-    if by % comm.size == 0:
-        return
-    comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
+    if by % comm.size:
+        comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
 
 
 class RanksOfPipeline(GroupOfRanks):

@@ -31,7 +31,6 @@ from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.state_file import LOSSES, Saved, named, path_of, read, steps_in, write
 
-LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")
 
 
@@ -149,7 +148,7 @@ def file_name(words: str) -> str:
     >>> file_name("Stage III, prefetch = true"), file_name("零")
     ('stage-iii-prefetch-true', 'row')
     """
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:LONGEST_NAME] or "row"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:60] or "row"
 
 
 def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
@@ -210,8 +209,6 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     for name in ("model", "train"):
         for key, value in now[name].items():
             if (name, key) != ("train", "steps") and was[name].get(key, value) != value:
-                yield f"{name}.{key} was {shortened_value(was[name][key])}, is {shortened_value(value)}"
-
-
-def shortened_value(value: Any) -> str:
-    return str(value)[:60] if isinstance(value, list) else shown(value)
+                before, after = (str(one)[:60] if isinstance(one, list) else shown(one)
+                                 for one in (was[name][key], value))
+                yield f"{name}.{key} was {before}, is {after}"

@@ -54,13 +54,9 @@ class Progress:
     def end(self) -> None: ...
 
 
-StepBytes = Callable[[Config, int], int]
-"""The memory that a row's steps take beyond what a rank holds."""
-
-
 def measure(
     comm: Communicator, world: World, experiment: Experiment, progress: Progress,
-    second_channel: Communicator | None = None, step_bytes: StepBytes | None = None,
+    second_channel: Communicator | None = None, step_bytes: Callable[[Config, int], int] | None = None,
 ) -> Iterator[Measurement | None]:
     """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None.
 
@@ -123,7 +119,8 @@ class Run:
     faults: Sequence[Fault] = ()
     """The faults of this rank."""
     second_channel: Communicator | None = None
-    step_bytes: StepBytes | None = None
+    step_bytes: Callable[[Config, int], int] | None = None
+    """The memory that a row's steps take beyond what a rank holds."""
 
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host

@@ -180,7 +180,7 @@ def peaks_between(config: Config) -> Between:
         full = (kept + most * (1 + parallel.prefetch)) * max(config.arithmetic.compute.itemsize, FP32_BYTES)
     later = config.at_once < config.block and not config.arithmetic.part_by_part
     at_end = "gradients" in stage.sharded and (later or config.whole is not None)
-    terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
+    terms = config.block // config.reductions if parallel.order in ("tree", "exact") else 0
     # The sum, a micro-batch's, and a working copy; of a unit that runs twice one of each micro-batch until it has both.
     contributions = 3 + under_way(config) * any(len(unit.segments) > 1 for unit in model.units)
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)

@@ -105,7 +105,7 @@ def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
     """The order in which the stage adds `chunk`, computed on symbols, and the declared order."""
     declared = declared_order(config, chunk)
     ours = declared if config.arithmetic.order.within is None else str(
-        chunk_sums(config.addition, config.placement.mesh, config.added_on_rank)[chunk])
+        chunk_sums(config.addition, config.placement.mesh, config.block // config.reductions)[chunk])
     return {"ours": ours, "reference": declared}
 
 
@@ -114,8 +114,8 @@ def declared_order(config: Config, chunk: int) -> str:
     mesh, order = config.placement.mesh, config.arithmetic.order
     if order.within is None:
         return order.words
-    return str(order.total([symbols(number, mesh.size) for number in range(mesh.size * config.added_on_rank)], mesh)[
-        chunk])
+    count = mesh.size * (config.block // config.reductions)
+    return str(order.total([symbols(number, mesh.size) for number in range(count)], mesh)[chunk])
 
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:

@@ -120,7 +120,7 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     firsts: dict[tuple[object, ...], RowOutcome] = {}
     outcomes = []
     for row in rows:
-        first = firsts.setdefault(row.config.reference_key, row) if row.fits else row
+        first = firsts.setdefault(row.config.reference_key, row) if row.measured.fits else row
         outcomes.append(row if first is row else replace(
             row, equal=ending(row) == ending(first), compared_with=first.name))
     return outcomes

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import joined_names, plural
@@ -21,8 +21,6 @@ from zerosim.training.measurement import Measurement, RankBytes, RankMemory
 from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.bounds import MOVED, SENT
 from zerosim.verdict.diagnosis import Divergence, RowDifference
-
-Figure = TypeVar("Figure")
 
 TRAFFIC = {
     "sent_bytes": "bytes sent", "received_bytes": "bytes received", "messages": "messages",
@@ -58,8 +56,10 @@ def first_fault(claims: Iterable[Claim]) -> list[str]:
 
 def traffic_claims(rank: int, measured: Count, expected: Count) -> Iterator[Claim]:
     """Each count of a rank's messages is the one due."""
-    collectives = paired(measured.by_collective, expected.by_collective, Count())
-    for of, ours, theirs in [("", measured, expected), *((f" of {name}", *counts) for name, *counts in collectives)]:
+    ours_of, theirs_of = measured.by_collective, expected.by_collective
+    collectives = [(f" of {name}", ours_of.get(name, Count()), theirs_of.get(name, Count()))
+                   for name in sorted({*ours_of, *theirs_of})]
+    for of, ours, theirs in [("", measured, expected), *collectives]:
         for name, words in (({"calls": "calls"} if of else {}) | TRAFFIC).items():
             seen, due = getattr(ours, name), getattr(theirs, name)
             yield Claim(seen, due, due, f"{words}{of} are not the formula's: {seen:,} of rank {rank}; expected {due:,}")
@@ -101,8 +101,8 @@ def memory_claims(
 ) -> Iterator[Claim]:
     """The bytes of a rank are those due, no unit is `heavy`, and no memory is `held` too long."""
     rank, keeps = measured.rank, f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
-    for _, here, there in [("", len(heavy), 0), *paired(measured.resting_bytes, expected.resting_bytes, 0)]:
-        yield Claim(here, there, there, f"bytes kept are not the formula's{keeps}", "kept")
+    differ = measured.resting_bytes != expected.resting_bytes
+    yield Claim(len(heavy) + differ, 0, 0, f"bytes kept are not the formula's{keeps}", "kept")
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
         holds = f"rank {rank} holds {peak:,} B of {'all kinds together' if kind == 'total' else kind}"
@@ -115,7 +115,8 @@ def memory_claims(
             ("host", "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
             ("host", "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
             ("peak", "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
-        for what, here, there in paired(ours, theirs, 0):
+        for what in sorted({*ours, *theirs}):
+            here, there = ours.get(what, 0), theirs.get(what, 0)
             yield Claim(here, there, there, f"host memory is not the formula's: rank {rank}, {words.format(what)}: "
                                             f"{here:,} B; expected {there:,}", about)
 
@@ -158,15 +159,6 @@ def operations_claims(row: "RowOutcome") -> Iterator[Claim]:
             seen = sum(operations.get(what, 0) for operations in every[rank::stride])
             yield Claim(seen, due, due, f"floating-point operations of {what} are not the model's: {seen:,} of rank "
                                         f"{rank}; expected {due:,}")
-
-
-def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure) -> list[tuple[str, Figure, Figure]]:
-    """Each key of either side, in order, with both figures.
-
-    >>> paired({"b": 1}, {"a": 2, "b": 1}, 0)
-    [('a', 0, 2), ('b', 1, 1)]
-    """
-    return [(key, ours.get(key, zero), other.get(key, zero)) for key in sorted({*ours, *other})]
 
 
 def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
@@ -233,10 +225,6 @@ class RowOutcome(Judgement):
         return list(zip(self.measured.memory, self.due.memory, strict=True)) if self.due else []
 
     @property
-    def fits(self) -> bool:
-        return self.measured.fits
-
-    @property
     def name(self) -> str:
         """The name of the row: the variant's, or the stage's title."""
         return self.config.name
@@ -249,7 +237,7 @@ class RowOutcome(Judgement):
     def failures(self) -> list[str]:
         """The failed checks of this row, in words."""
         too_large = self.config.stage_key in self.config.check.does_not_fit
-        if not self.fits:
+        if not self.measured.fits:
             return [] if too_large else [does_not_fit(self.needed_bytes, self.allowed_bytes, self.would_fit)]
         return [
             *failed_checks(self),
@@ -275,17 +263,18 @@ class Outcome:
     @property
     def trained(self) -> list[RowOutcome]:
         """The rows that were trained."""
-        return [row for row in self.rows if row.fits]
+        return [row for row in self.rows if row.measured.fits]
 
     @property
     def did_not_fit(self) -> list[RowOutcome]:
         """The rows whose model states exceed the limit, which were not trained."""
-        return [row for row in self.rows if not row.fits]
+        return [row for row in self.rows if not row.measured.fits]
 
     @property
     def on_other_ranks(self) -> list[tuple[int, RowOutcome]]:
         """The results of rows on different numbers of ranks, each with that number."""
-        return [(ranks, row_on) for row in self.rows for ranks, row_on in row.on_other_ranks.items() if row_on.fits]
+        return [(ranks, row_on) for row in self.rows for ranks, row_on in row.on_other_ranks.items()
+                if row_on.measured.fits]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -388,7 +377,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
 
 def other_bits(row: RowOutcome) -> Iterator[str]:
     """The faults of the row on different numbers of ranks, in words."""
-    trained = {ranks: outcome for ranks, outcome in row.on_other_ranks.items() if outcome.fits}
+    trained = {ranks: outcome for ranks, outcome in row.on_other_ranks.items() if outcome.measured.fits}
     differing = [str(ranks) for ranks, outcome in trained.items()
                  if outcome.measured.weights_sha256 != row.measured.weights_sha256]
     if differing:

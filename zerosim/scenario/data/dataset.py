@@ -58,11 +58,6 @@ class Dataset:
         return "values" if self.classes is None else "labels"
 
     @property
-    def arrays(self) -> list[Array]:
-        """The arrays that are present, in the order x, y, x_test, y_test."""
-        return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
-
-    @property
     def inputs(self) -> int:
         """The number of features per sample, or of tokens per sequence."""
         return int(self.x.shape[1])
