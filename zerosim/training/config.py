@@ -37,7 +37,8 @@ from zerosim.training.state_file import Saved
 
 @dataclass(frozen=True, eq=False)
 class Config(Row):
-    """A row with its model; everything else is derived here. The stage decides where model states are kept."""
+    """A row with its model; everything else is derived here. Three values have what most readers need: `arithmetic`,
+    what decides bits; `placement`, where model states are; and the row's `directions`, who shares with whom."""
 
     model: Model
     resumed: Saved | None = None
