@@ -129,7 +129,7 @@ def foreign_keys(arguments: argparse.Namespace, source: Source) -> tuple[list[Fo
                              f"that file; use a scenario without [[variant]]")
         counts = arguments.ranks or [scenario.world.ranks]
         files.append(
-            foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
+            foreign.deepspeed(arguments.ds_config, scenario.rows[0].directions.data) if arguments.ds_config
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
         changes |= files[-1].keys
     return files, changes | overrides

@@ -255,6 +255,11 @@ class Directions:
         return self.side_by_side * self.pipeline
 
     @property
+    def ranks(self) -> int:
+        """The number of all ranks: of each place as many as have micro-batches of their own."""
+        return self.places * self.data
+
+    @property
     def words(self) -> str:
         """The directions of several ranks in a word, as in Megatron-LM: the initial and p.
 

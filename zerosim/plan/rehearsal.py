@@ -139,7 +139,7 @@ def turn_of(config: Config) -> int:
 
 def with_passes(config: Config, passes: int) -> Config:
     """The row with so many passes of a rank in a step."""
-    return replace(config, train=replace(config.train, micro_batches=config.ranks * passes * config.at_once))
+    return replace(config, train=replace(config.train, micro_batches=config.directions.data * passes * config.at_once))
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
@@ -155,8 +155,8 @@ def by_itself(
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.arithmetic.compute.itemsize)
-    comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
+    costs = Costs(seen, config.directions.data, config.arithmetic.compute.itemsize)
+    comm = Clocked(LockstepCommunicator(config.directions.data), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     replica, calls, updates = timed_replica(config, comm, around, ledger, far)

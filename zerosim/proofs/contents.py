@@ -409,7 +409,7 @@ def contents_of(
     Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols:
     these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead.
     """
-    size, block, units = config.ranks, config.block, config.model.units
+    size, block, units = config.directions.data, config.block, config.model.units
     names = [unit.name for unit in units]
     places = [config.placement.of_rank(rank) for rank in range(size)]
     meshes = [[mesh for mesh in (place.mesh, place.secondary) if mesh] for place in places]

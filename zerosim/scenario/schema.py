@@ -30,10 +30,8 @@ class Row:
     """The scenario's name of the row, or one made from its stage and its keys."""
     stage_key: Name
     """A key of the table of stages, or a user's stage."""
-    ranks: int
-    """The number of ranks with micro-batches of their own."""
     directions: Directions
-    """The ranks that train one copy of the model, and the number of copies."""
+    """The ranks that train one copy of the model, and the number of ranks with micro-batches of their own, `data`."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
     short_gather_bytes: int
@@ -81,7 +79,7 @@ class Scenario(Sections):
         for number, (name, parallel) in enumerate(zip(self.names, parallels, strict=True)):
             (stage,), ranks = parallel.stages, world.ranks // parallel.directions.places
             rows.append(Row(
-                name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
+                name, stage, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
                 gathered, world.memory_limit_mb, self.model, self.train, parallel,
                 self.model.units_of(parallel.units), self.check.of_row(number)))
         return rows

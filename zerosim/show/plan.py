@@ -187,7 +187,7 @@ def drawn_rows(plan: Plan) -> list[RowDocument]:
         peak = {str(kind): row.rehearsal.peak[kind] for kind in MEMORY_KINDS} | {"total": row.peak_bytes}
         resting = {str(kind): row.rehearsal.resting[kind] for kind in MEMORY_KINDS}
         rows.append(RowDocument(
-            stage=str(row.config.stage_key), name=name, hosts=[0] * row.config.all_ranks,
+            stage=str(row.config.stage_key), name=name, hosts=[0] * row.config.directions.ranks,
             model={"title": row.config.model.words, "parameters": row.config.model.count},
             memory=[MemoryDocument(rank=0, peak_bytes=peak, resting_bytes=resting)], trace=trace_document(trace)))
     return rows

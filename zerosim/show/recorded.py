@@ -352,8 +352,8 @@ def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
 
     Raises `UsageError` for too many ranks, and for code that does not run on symbols.
     """
-    if step.config.ranks > MOST_DRAWN:
-        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them all")
+    if (ranks := step.config.directions.data) > MOST_DRAWN:
+        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {ranks}; the terminal has them all")
     try:
         contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
     except Exception as error:    # of a user's code

@@ -70,7 +70,7 @@ def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerpr
     sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.train.steps else None
     return [Fingerprint(
         snapshot.step, snapshot.loss.tobytes(),
-        tuple({what: [*map(digest, comparable_chunks(what, flat, config.ranks))]
+        tuple({what: [*map(digest, comparable_chunks(what, flat, config.directions.data))]
                for what, flat in states(snapshot, unit).items()} for unit in config.model.units),
         counts(snapshot.updates, snapshot.scaling), sha256, snapshot.wire_errors) for snapshot in snapshots]
 

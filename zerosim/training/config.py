@@ -57,7 +57,7 @@ class Config(Row):
     def of_rank(self, rank: int) -> "Config":
         """The config of a rank, whose model has the units of its rank of the pipeline."""
         configs, directions = self.of_pipeline, self.directions
-        assert rank < self.all_ranks
+        assert rank < self.directions.ranks
         return configs[directions.place(rank) // directions.side_by_side]
 
     @cached_property
@@ -77,21 +77,16 @@ class Config(Row):
     def layout(self) -> str:
         """The directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if ranks have whole models."""
         words = self.directions.words
-        return f"{words} × {self.stage.title} on {self.ranks}" if words else ""
-
-    @property
-    def all_ranks(self) -> int:
-        """The ranks of all places; `ranks` counts those of one."""
-        return self.ranks * self.directions.places
+        return f"{words} × {self.stage.title} on {self.directions.data}" if words else ""
 
     @cached_property
     def placement(self) -> Placement:
         """Where rank 0 of a place has the model states."""
         parallel, second = self.parallel, self.parallel.secondary_ranks * self.stage.gathers
         return Placement(
-            Mesh(0, self.ranks, parallel.shard_ranks or self.ranks), self.stage.sharded,
+            Mesh(0, self.directions.data, parallel.shard_ranks or self.directions.data), self.stage.sharded,
             self.stage.on_host(parallel.offload_optimizer, parallel.offload_parameters),
-            Mesh(0, self.ranks, second) if second else None)
+            Mesh(0, self.directions.data, second) if second else None)
 
     @property
     def done(self) -> int:
@@ -142,7 +137,7 @@ class Config(Row):
     @property
     def block(self) -> int:
         """Micro-batches per rank and step."""
-        return self.train.micro_batches // self.ranks
+        return self.train.micro_batches // self.directions.data
 
     @property
     def accumulation(self) -> str:
@@ -240,7 +235,7 @@ class Config(Row):
 
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
-        return replace(self, ranks=ranks, directions=replace(self.directions, data=ranks))
+        return replace(self, directions=replace(self.directions, data=ranks))
 
 
 def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:

@@ -79,7 +79,7 @@ def save(
         "scenario": resolved(scenario), "data_sha256": experiment.data_sha256,
         "parts": {str(part): part.sha256 for _, part in parts_in(scenario)}, "row": config.name, "step": state.step,
         "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
-        "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
+        "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.directions.ranks}
     try:
         losses_head = (LOSSES, config.precision.losses, [len(losses)])
         write(path_of(folder, state.step), about, [*heads, losses_head], contents())

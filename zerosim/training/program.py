@@ -124,8 +124,8 @@ class Run:
 
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
-        hosts = [rank // per_host for rank in range(config.all_ranks)] if per_host else self.world.hosts
-        self.hosts = hosts = [*hosts[: config.all_ranks]]
+        hosts = [rank // per_host for rank in range(config.directions.ranks)] if per_host else self.world.hosts
+        self.hosts = hosts = [*hosts[: config.directions.ranks]]
         """The number of each rank's host, by the scenario or else by the world."""
         # No instrument refers to this run: in a circle its memory would outlive the row.
         world, comm = self.world, self.comm

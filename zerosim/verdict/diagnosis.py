@@ -120,7 +120,7 @@ def declared_order(config: Config, chunk: int) -> str:
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
     """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
-    what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
+    what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.directions.data
     unit = None if evidence.unit is None else config.model.units[evidence.unit]
     if unit is not None:
         theirs = comparable_chunks(what, states(snapshot, unit)[what], chunks)[evidence.chunk]
@@ -282,7 +282,7 @@ def compared(what: str, one: Config, ours: Snapshot, two: Config, theirs: Snapsh
         return None
     at, values = int(differs[number][0]), [side[number][1] for side in (layers, others)]
     places = [side[number][0].bounds(number)[0] + at for side in (layers, others)]
-    chunks = [place // chunk_length(side[number][0].count, config.ranks)
+    chunks = [place // chunk_length(side[number][0].count, config.directions.data)
               for place, side, config in zip(places, (layers, others), (one, two), strict=True)]
     _, _, name, index = element(layers[number][0], places[0])
     return RowDifference(

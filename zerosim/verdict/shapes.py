@@ -121,7 +121,7 @@ class StepsOnShapes:
         self.ledger, self.overlapped, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        comm = Uncalled(LoneRank(0, config.ranks))
+        comm = Uncalled(LoneRank(0, config.directions.data))
         second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
         wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
         self.replica = on_shapes(
@@ -134,7 +134,7 @@ class StepsOnShapes:
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
         self.replica.begin(lambda unit: extent(
-            padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
+            padded(unit.count, config.directions.data), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
         for ledger in (self.ledger, self.overlapped, self.host):
             ledger.begin_peak()
