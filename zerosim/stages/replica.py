@@ -87,7 +87,7 @@ class Gathering:
     """The time at which a stage gathers the full weights of a unit, and at which it frees them: at each use, and with
     the caller's reference, or as a subclass says. `fill` gathers them."""
 
-    def __init__(self, fill: "Fill") -> None:
+    def __init__(self, fill: Fill) -> None:
         self._fill = fill
 
     def gather(self, replica: "Replica", unit: Unit) -> Array:
