@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,19 +175,51 @@ def complete(content: Any, element: int, micro_batches: int) -> bool:
     return Counter(leaves(content)) == Counter(Term(number, element) for number in range(micro_batches))
 
 
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What the tape passes on for a micro-batch, computed for this unit; right if all weights were that were read."""
+
+    what: str
+    unit: str
+    micro_batch: int
+    right: bool = True
+
+    def __repr__(self) -> str:
+        return f"x{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A content times a number."""
+
+    factor: float
+    content: Any
+
+
 OTHER = Blank(-1) + Blank(-1)
-"""The content that stands for anything but a sum of contributions."""
+"""The content that stands for anything but a sum of contributions, or one times a number."""
+
+
+def times(operation: Any, *pair: Any) -> Any:
+    """The product or quotient of a content and a number; `OTHER` for anything else."""
+    numbers, contents = ([part for part in pair if isinstance(part, Number) == are] for are in (True, False))
+    if operation not in (np.multiply, np.true_divide) or len(numbers) != 1 or len(contents) != 1:
+        return OTHER
+    (content,), factor = contents, operation(1.0, *numbers)
+    return Scaled(content.factor * factor, content.content) if isinstance(content, Scaled) else Scaled(factor, content)
 
 
 class Tolerant(np.ndarray[Any, Any]):
-    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, leaves `OTHER`."""
+    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, leaves what `times` says."""
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **how: Any) -> Any:
         plain = [np.asarray(given) for given in inputs]
         try:
             made = getattr(ufunc, method)(*plain, **how)
         except (CollectiveError, TypeError):
-            made = np.full(np.broadcast_shapes(*(given.shape for given in plain)), OTHER, object)
+            made = np.empty(np.broadcast_shapes(*(given.shape for given in plain)), object)
+            for place in np.ndindex(made.shape):
+                made[place] = times(ufunc, *(given[place] for given in np.broadcast_arrays(*plain)))
         if not out:
             return made.view(Tolerant) if isinstance(made, np.ndarray) else made
         np.asarray(out[0])[...] = made
@@ -343,6 +376,12 @@ class StepRecorder(MessageRecorder):
             self.ended("message", "")
 
 
+def passed(what: str, unit: str, micro_batch: int, right: bool = True) -> Array:
+    array = np.empty(1, object)
+    array[0] = Activation(what, unit, micro_batch, right)
+    return array
+
+
 @dataclass(eq=False)
 class SymbolTape:
     """A tape on symbols: the gradient of a micro-batch is its term, if all weights that were read were right."""
@@ -352,28 +391,34 @@ class SymbolTape:
     first_micro_batch: int
     loss_scale: float = 1.0
 
-    def forward(self, unit: Unit, weights: Array, activations: list[bool]) -> list[bool]:
-        return [right and self._reads(unit, weights) for right in activations]
+    def forward(self, unit: Unit, weights: Array, activations: Sequence[Any]) -> list[Array]:
+        return self._passed("the output", unit.name, self._reads(unit, weights), activations)
 
     def recompute(self, unit: Unit, weights: Array) -> None: ...
 
-    def loss(self, name: str, outputs: list[bool], targets: Any, samples: int, total: Any = None) -> Any:
-        for number, right in enumerate(outputs, self.first_micro_batch):
-            loss = np.array([(Term if right else Blank)(number, LOSS)])
+    def loss(self, name: str, outputs: Sequence[Any], targets: Any, count: int, total: Any = None) -> Any:
+        upstreams = self._passed("the upstream gradient of the loss", "", True, outputs)
+        for number, (passed,) in enumerate(upstreams, self.first_micro_batch):
+            loss = np.array([(Term if passed.right else Blank)(number, LOSS)]).view(self.memory.array)
             total = loss if total is None else total + loss
         self.memory.loss = total[0]
-        return total, [*outputs]
+        return total, upstreams
 
-    def backward(self, unit: Unit, weights: Array, upstreams: list[bool], earlier: Any = None) -> Any:
+    def backward(self, unit: Unit, weights: Array, upstreams: list[Any], earlier: Any = None) -> Any:
         total, first = earlier.pop(unit, None) if earlier else None, self.memory.firsts[unit.name]
-        inputs = [right and self._reads(unit, weights) for right in upstreams]
-        for number, right in enumerate(inputs, self.first_micro_batch):
+        inputs = self._passed(
+            "the upstream gradient from backward", unit.name, self._reads(unit, weights), upstreams)
+        for number, (passed,) in enumerate(inputs, self.first_micro_batch):
             gradient = self.memory(self.memory.size, object, kind="gradients", owner=unit.name)
-            gradient[:] = [(Term if right else Blank)(number, first + chunk) for chunk in range(len(gradient))]
+            gradient[:] = [(Term if passed.right else Blank)(number, first + chunk) for chunk in range(len(gradient))]
             total = gradient if total is None else total + gradient
             del gradient
         upstreams.clear()
         return inputs, total
+
+    def _passed(self, what: str, unit: str, right: bool, given: Sequence[Any]) -> list[Array]:
+        return [passed(what, unit, number, right and all(getattr(symbol, "right", False) for symbol in np.ravel(of)))
+                for number, of in enumerate(given, self.first_micro_batch)]
 
     def _reads(self, unit: Unit, weights: Array) -> bool:
         first = self.memory.firsts[unit.name]
@@ -430,13 +475,14 @@ def contents_of(
             first = firsts[unit.name] + replica.state.layouts.of(unit, "optimizer").start
             for slot in slots.values():
                 slot[:] = [State(first + place, 0) for place in range(len(slot))]
-        inputs: Any = [True] * block
+        micro_batches = range(comm.rank * block, (comm.rank + 1) * block)
         for number in range(1, steps + 1):
             recorder.records, memory.loss = number == steps, Blank(LOSS)
             rest(recorder)
             tape: Any = SymbolTape(number - 1, memory, comm.rank * block)
             replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
-            returned: Any = step(Batch(number, inputs, inputs, counted=size * block, first=comm.rank * block))
+            inputs, targets = ([passed(what, "", of) for of in micro_batches] for what in ("the inputs", "the targets"))
+            returned: Any = step(Batch(number, inputs, targets, counted=size * block, first=micro_batches.start))
             memory.loss = [*np.ravel(returned), Blank(LOSS)][0]
         rest(recorder)
 
