@@ -1,7 +1,7 @@
 """One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -53,20 +53,20 @@ class Case:
                 for start, stop in bounds(self.count, self.size) for element in firsts(sums, start, stop)}
         return [place for place in self.expected if place[1] in told]
 
-    @cached_property
-    def wrong(self) -> list[Place]:
-        """Those of `places` whose final value differs from the expected one, in order."""
+    def unlike(self, same: Callable[[Symbol, int, Sequence[Term]], bool], *more: Sequence[Symbol]) -> Iterator[Place]:
+        """Those of `places` whose final value is not the `same`, by its element and expected terms, in order."""
         right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-        wrong = []
-        for rank, element in self.places():
+        for rank, element in self.places(*more):
             symbol, expected = self.last(rank)[element], self.expected[rank, element]
-            if (id(symbol), id(expected)) in right:
-                continue
-            if Counter(leaves(symbol)) == Counter(expected):
+            if (id(symbol), id(expected)) in right or same(symbol, element, expected):
                 right.add((id(symbol), id(expected)))
             else:
-                wrong.append((rank, element))
-        return wrong
+                yield rank, element
+
+    @cached_property
+    def wrong(self) -> list[Place]:
+        """Those of `places` whose final value has not the expected terms, in order."""
+        return [*self.unlike(lambda symbol, _, expected: Counter(leaves(symbol)) == Counter(expected))]
 
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""

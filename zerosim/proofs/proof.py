@@ -15,6 +15,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import isclose
 from random import Random
 from typing import Any, NamedTuple
@@ -358,15 +359,13 @@ def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator
         what = f"the declared order of addition fails: {error_line(error, order)}"
         yield fault_at(case, *next(iter(case.expected)), what)
         return
-    right: set[tuple[int, int]] = set()
-    for rank, element in case.places([declared.get(element, Blank(0)) for element in range(case.count)]):
-        symbol, wanted, terms = case.last(rank)[element], declared[element], case.expected[rank, element]
-        if (id(symbol), id(terms)) in right:
-            continue
-        if symbol != wanted and not (users and commuted(symbol) == commuted(wanted)):
-            yield fault_at(case, rank, element, f"added as {symbol}; declared is {wanted}")
-            return
-        right.add((id(symbol), id(terms)))
+
+    def as_declared(symbol: Symbol, element: int, expected: Sequence[Term]) -> bool:
+        return symbol == declared[element] or (users and commuted(symbol) == commuted(declared[element]))
+
+    sums = [declared.get(element, Blank(0)) for element in range(case.count)]
+    for rank, element in islice(case.unlike(as_declared, sums), 1):
+        yield fault_at(case, rank, element, f"added as {case.last(rank)[element]}; declared is {declared[element]}")
 
 
 def known_order(sums: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:
