@@ -202,7 +202,7 @@ def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> st
     def experiment_of(stage: Stage) -> Experiment:
         return prepare(stage_scenario(Named(name, stage, ""), ranks, **changes), SAMPLES_OF_A_STAGE)
 
-    file, raises = part.step.__code__.co_filename, False
+    file = part.step.__code__.co_filename
     try:
         (row,) = run_locally(experiment_of(part), limit_seconds=PATIENCE_SECONDS).rows
         due = row.due and replace(    # a stage may save memory, and send without a verb
@@ -217,13 +217,13 @@ def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> st
     except Exception as error:
         if not isinstance(error, ZerosimError) and not in_file(error, file):
             raise
-        faults, raises = [raised(error, file)], True
+        faults = [raised(error, file)]
         if loop := endless_loop(error, file):
             return f"on {ranks} ranks: {faults[0]}\nwhy: {loop}"
     if not faults:
         return None
     shipped = like(part).part
-    cause = first_unlike(experiment_of(shipped).rows[0], part, shipped, raises)
+    cause = first_unlike(experiment_of(shipped).rows[0], part, shipped)
     return "\n".join([
         f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
         f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])

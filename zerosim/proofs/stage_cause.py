@@ -10,6 +10,7 @@ import inspect
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -78,17 +79,13 @@ Log = dict[tuple[int, int], Calls]
 """The calls of a run, by step and rank."""
 
 
-def recorded(config: Config, stage: Stage, file: str = "") -> tuple[Log, bool]:
-    """The calls of a stage in the steps of a row, with their lines in `file`, and whether it ended early."""
+def recorded(config: Config, stage: Stage, file: str) -> Log:
+    """The calls of a stage in the steps of a row, up to an exception, with their lines in `file`."""
     log = Log()
     watched = Named(f"{stage.key} recorded", replace(stage, step=recording(stage.step, log, file)), "")
-    try:
+    with suppress(Exception):
         contents_of(replace(config, stage_key=watched), LIMIT_SECONDS, tolerant=True)
-    except Exception:
-        if not file:
-            raise
-        return log, True
-    return log, False
+    return log
 
 
 def recording(step: StageStep, log: Log, file: str) -> StageStep:
@@ -147,27 +144,21 @@ def held(value: Any, owner: Replica | None = None) -> Any:
 
 # The first difference.
 
-Difference = tuple[bool, float, str]
-"""A difference in words; before them whether it may follow from an early end of the step, and the number of its call.
-"""
+Difference = tuple[float, str]
+"""A difference in words, after the number of its call."""
 
 
-def first_unlike(config: Config, stage: Stage, shipped: Stage, raises: bool) -> str | None:
-    """The first difference of all ranks in the first step with one, in words; None if there is none.
-
-    A run that ends early on symbols but not in a training, which `raises` otherwise, is compared up to there.
-    """
-    examined, early = recorded(config, stage, stage.step.__code__.co_filename)
-    expected, _ = recorded(config, shipped)
+def first_unlike(config: Config, stage: Stage, shipped: Stage) -> str | None:
+    """The first difference of all ranks in the first step with one, in words; None if there is none."""
+    examined, expected = (recorded(config, of, stage.step.__code__.co_filename) for of in (stage, shipped))
     for comparison in (unlike, unfreed):
         for step in range(1, STEPS + 1):
             differences = [
-                (*at, rank, words) for rank in range(config.ranks)
-                for *at, words in comparison(
-                    examined.get((step, rank), {}), expected[step, rank], partial(named_in, config, step, rank))
-                if raises or not early or not at[0]]
+                (number, rank, words) for rank in range(config.ranks)
+                for number, words in comparison(
+                    examined.get((step, rank), {}), expected[step, rank], partial(named_in, config, step, rank))]
             if differences:
-                *_, rank, words = min(differences)
+                _, rank, words = min(differences)
                 return f"{words} (rank {rank}, step {step})"
     return None
 
@@ -175,29 +166,29 @@ def first_unlike(config: Config, stage: Stage, shipped: Stage, raises: bool) -> 
 def unlike(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterator[Difference]:
     """The differences between the calls of one step: arguments, missing ones, those too many, and the order."""
     index, places = {place: number for number, place in enumerate(calls)}, list(expected)
-    early, last = not any(place.verb == "return" for place in calls), -1
+    last = -1
     for number, place in enumerate(places):
         if place in calls:
             last = index[place]
             if words := argument(place.verb, calls[place], expected[place], named):
-                yield False, last, words
-        elif later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None):
-            words = f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
-            if place.verb not in OPTIONAL or not place.nth:
-                at = (True, len(calls) + number) if place.verb in OPTIONAL else (early, last + 0.5)
-                yield *at, f"{words}{later.line_in(' in line {}')}"
+                yield last, words
+        elif (later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None)) and (
+                place.verb not in OPTIONAL or not place.nth):
+            yield len(calls) + number if place.verb in OPTIONAL else last + 0.5, (
+                f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
+                f"{later.line_in(' in line {}')}")
     for place in calls.keys() - expected.keys():
         if not place.nth or place._replace(nth=place.nth - 1) in expected:
             times = sum(other[:2] == place[:2] for other in calls)
             due = (f"{times} times, where {place.nth} {'is' if place.nth == 1 else 'are'} due" if place.nth else
                    "though it is not due")
-            yield False, index[place], f"{calls[place].line_in()}{calls[place]} is called {due}"
+            yield index[place], f"{calls[place].line_in()}{calls[place]} is called {due}"
     for width in (1, 3):    # the order of verbs, then that of all calls
         firsts = {place[:width]: place for place in reversed(calls)}
         has, wants = (dict.fromkeys(place[:width] for place in those) for those in (calls, expected))
         pairs = zip((key for key in has if key in wants), (key for key in wants if key in has), strict=True)
         for first, other in [(firsts[key], firsts[due]) for key, due in pairs if key != due][:1]:
-            yield early, index[first] if width == 1 else len(calls), (
+            yield index[first] if width == 1 else len(calls), (
                 f"{calls[first].line_in()}{calls[first]} is called before {calls[other]}"
                 f"{calls[other].line_in(' (line {})')}")
 
@@ -222,7 +213,7 @@ def unfreed(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterato
     for index, (place, call) in enumerate(calls.items()):
         for freed in sorted(call.alive - expected[place].alive) if place in expected else ():
             result = calls[freed]
-            yield False, index, (f"{call.line_in()}{call} finds {named(result.gave, own=freed.verb in OPTIONAL)}"
+            yield index, (f"{call.line_in()}{call} finds {named(result.gave, own=freed.verb in OPTIONAL)}"
                                  f"{result.line_in(' (line {})')} still in memory")
 
 
