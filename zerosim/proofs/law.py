@@ -154,15 +154,11 @@ class Law:
     def __call__(
         self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Unpack[Keywords]
     ) -> None:
+        """Let Hypothesis search for an example that breaks the law, and shrink it."""
         __tracebackhide__ = True    # pytest shows the test and the message
         examined = under_examination(function, **keywords)
         if needed := self.missing(examined):
             raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
-        self.hold(examined, examples)
-
-    def hold(self, examined: Examined, examples: int) -> None:
-        """Let Hypothesis search for an example that breaks the law, and shrink it."""
-        __tracebackhide__ = True
         found: list[LawBroken] = []
 
         # Hypothesis derives the seed of its examples from the source of this function.
