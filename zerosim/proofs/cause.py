@@ -9,14 +9,16 @@ A run that ends early is compared up to there. Proofs, grades, drawings and laws
 import inspect
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from zerosim.collectives import ALGORITHMS
+from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, Runaway
 from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
@@ -24,7 +26,6 @@ from zerosim.proofs.case import Case, terms
 from zerosim.proofs.ended import endless_loop
 from zerosim.proofs.proof import SMALL, Proof, prove, run
 from zerosim.proofs.subject import Subject, collective_in, named_subject
-from zerosim.proofs.trees import TREES
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4
@@ -283,6 +284,41 @@ def contents(case: Case, message: Message | None) -> str:
     elements = [leaf.element for symbol in message.carried for leaf in terms(symbol)]
     chunks = case.words(message.outgoing) if message.outgoing else case.words(elements, whole="")
     return f"{chunks} as {message.carried[0]}" if message.carried else "an empty message"
+
+
+# The trees that students write, beside the table's.
+
+
+def pairs(size: int, falling: bool) -> list[tuple[int, int]]:
+    """The sender and the receiver of each message of a broadcast by a tree as students write it, in order.
+
+    Ranks are counted from the root on, so every root has the same tree; the table's keeps the order of the ranks. With
+    distances 1, 2, 4, … each rank that has the vector sends it on in every round; if they are `falling`, the tree is
+    the table's for root 0.
+
+    >>> pairs(5, falling=False), pairs(5, falling=True)
+    ([(0, 1), (0, 2), (1, 3), (0, 4)], [(0, 4), (0, 2), (0, 1), (2, 3)])
+    """
+    distances = [1 << number for number in range((size - 1).bit_length())]
+    return [(place, place + distance) for distance in (distances[::-1] if falling else distances)
+            for place in range(0, size - distance, 2 * distance if falling else 1) if falling or place < distance]
+
+
+def tree(falling: bool, step: int, comm: Communicator, vector: Any, root: int, reduce: Any = None) -> None:
+    """The messages of a broadcast, or with step −1 those of a reduce: the same ones backwards."""
+    for pair in pairs(comm.size, falling)[::step]:
+        sender, receiver = ((place + root) % comm.size for place in pair[::step])
+        if comm.rank == sender:
+            comm.send(vector, to=receiver)
+        elif comm.rank == receiver:
+            comm.recv(into=vector, source=sender, reduce=reduce)
+
+
+TREES: dict[str, dict[str, Callable[..., None]]] = {
+    collective: {f"a tree of distances {words}": partial(tree, falling == (step == 1), step)
+                 for words, falling in (("1, 2, 4", False), ("4, 2, 1", True))}
+    for collective, step in (("broadcast", 1), ("reduce", -1))}
+"""The trees by collective and by their names in a diagnosis."""
 
 
 # The life of a contribution.

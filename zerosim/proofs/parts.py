@@ -31,7 +31,7 @@ from zerosim.observe.process import FRAMES, STEP_BYTES, made_by, traced
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim, tried
 from zerosim.proofs.ended import endless_loop, in_file, raised
-from zerosim.proofs.numbers import wrong_on_numbers
+from zerosim.proofs.example import wrong_on_numbers
 from zerosim.proofs.proof import prove
 from zerosim.proofs.stage_cause import first_unlike
 from zerosim.proofs.subject import Subject, subject
