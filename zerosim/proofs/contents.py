@@ -163,7 +163,7 @@ class Contents:
 
 
 STEPS = 2
-"""The last step is recorded, when all states exist; but the first one if it goes wrong."""
+"""The steps that run: the contents are those of the last, when all states exist, or of the first if it goes wrong."""
 
 
 def complete(content: Any, element: int, micro_batches: int) -> bool:
@@ -308,10 +308,19 @@ class Event:
 class StepRecorder(MessageRecorder):
     """One rank's part of a step: each of its events is a recording of its own, shared by all ranks."""
 
-    def __init__(self, rank: int, memory: Memory, events: list[Event]) -> None:
+    def __init__(self, rank: int, memory: Memory) -> None:
         super().__init__(rank, None, Recording(0), "")
-        self.memory, self.events, self.records = memory, events, False
-        self._depth, self._number, self._alone = 0, 0, False
+        self.memory, self._depth, self._alone = memory, 0, False
+
+    def begin(self, events: list[Event]) -> None:
+        """Begin a step, whose events are these."""
+        self.events, self._number = events, 0
+        self.rest()
+
+    def rest(self) -> None:
+        """The event before and after a step."""
+        self.began("between steps", "")
+        self.ended("between steps", "")
 
     def held(self) -> tuple[Any, ...]:
         return self.memory.held()
@@ -321,7 +330,7 @@ class StepRecorder(MessageRecorder):
 
     def began(self, name: str, owner: str) -> None:
         self._depth += 1
-        if not self.records or self._depth > 1:
+        if self._depth > 1:
             return
         if self._number == len(self.events):
             size = self.memory.size
@@ -338,7 +347,7 @@ class StepRecorder(MessageRecorder):
 
     def ended(self, name: str, owner: str) -> None:
         self._depth -= 1
-        if self.records and not self._depth:
+        if not self._depth:
             self.recording.vectors[self.rank].append((self._round, self.held()))
             self.memory.between = []
             self._number += 1
@@ -346,29 +355,26 @@ class StepRecorder(MessageRecorder):
     computing, computed = began, ended
 
     def sending(self, outgoing: Payload, to: int) -> None:
-        if self._within():
-            super().sending(outgoing, to)
+        self._begin_alone()
+        super().sending(outgoing, to)
 
     def receiving(self, into: Payload, source: int) -> None:
-        if self._within():
-            super().receiving(into, source)
+        self._begin_alone()
+        super().receiving(into, source)
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
-        if self.records:
-            super().received(into, source, reduce)
-            self._end_alone()
+        super().received(into, source, reduce)
+        self._end_alone()
 
     def sent(self, outgoing: Payload, to: int) -> None:
-        if self.records:
-            super().sent(outgoing, to)
-            self._end_alone()
+        super().sent(outgoing, to)
+        self._end_alone()
 
-    def _within(self) -> bool:
-        """Whether a message is recorded; outside of a collective it is an event of its own."""
-        if self.records and not self._depth:
+    def _begin_alone(self) -> None:
+        """Outside of a collective, a message is an event of its own."""
+        if not self._depth:
             self.began("message", "")
             self._alone = True
-        return self.records
 
     def _end_alone(self) -> None:
         if self._alone and not self._begun:
@@ -446,10 +452,8 @@ class SymbolUpdates:
                 array[place] = State(first + place, count, right)
 
 
-def contents_of(
-    config: Config, limit_seconds: float | None = None, steps: int = STEPS, *, tolerant: bool = False,
-) -> Contents:
-    """The contents of every rank in the last of so many steps of a row, or in an earlier one that goes wrong.
+def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant: bool = False) -> Contents:
+    """The contents of every rank in the last of `STEPS` steps of a row, or in an earlier one that goes wrong.
 
     Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols:
     these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead.
@@ -460,11 +464,11 @@ def contents_of(
     firsts = {name: size * number for number, name in enumerate(names)}
     element_bytes = [chunk_length(unit.count, size) * config.precision.state.itemsize
                      for unit in units for _ in range(size)]
-    on_symbols, events = replace(config, model=of_symbols(config.model, size)), list[Event]()
+    on_symbols, events = replace(config, model=of_symbols(config.model, size)), [list[Event]() for _ in range(STEPS)]
 
     def program(comm: Communicator) -> None:
         memory = Memory(Tolerant if tolerant else np.ndarray, size, firsts, meshes[comm.rank], element_bytes)
-        recorder = StepRecorder(comm.rank, memory, events)
+        recorder = StepRecorder(comm.rank, memory)
         here = Observed(comm, recorder)
         replica, step, _ = on_rank(on_symbols, here, memory)
         rule: Any = SymbolUpdates(size * block, firsts, config.rule.slots)
@@ -476,30 +480,23 @@ def contents_of(
             for slot in slots.values():
                 slot[:] = [State(first + place, 0) for place in range(len(slot))]
         micro_batches = range(comm.rank * block, (comm.rank + 1) * block)
-        for number in range(1, steps + 1):
-            recorder.records, memory.loss = number == steps, Blank(LOSS)
-            rest(recorder)
+        for number, events_of_step in enumerate(events, 1):
+            memory.loss = Blank(LOSS)
+            recorder.begin(events_of_step)
             tape: Any = SymbolTape(number - 1, memory, comm.rank * block)
             replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
             inputs, targets = ([passed(what, "", of) for of in micro_batches] for what in ("the inputs", "the targets"))
             returned: Any = step(Batch(number, inputs, targets, counted=size * block, first=micro_batches.start))
             memory.loss = [*np.ravel(returned), Blank(LOSS)][0]
-        rest(recorder)
+            recorder.rest()
 
     spawn(program, size, limit_seconds=limit_seconds)
-    contents = Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
-                        [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
-                        element_bytes, steps, [*moments_of(events, size)])
-    began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks
-                      for cell, content in enumerate(held.cells))
-    if began_wrong and steps > 1:
-        return contents_of(config, limit_seconds, steps - 1, tolerant=tolerant)
-    return contents
-
-
-def rest(recorder: StepRecorder) -> None:
-    recorder.began("between steps", "")
-    recorder.ended("between steps", "")
+    steps = [
+        Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
+                 [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
+                 element_bytes, number, [*moments_of(of_step, size)]) for number, of_step in enumerate(events, 1)]
+    return next(of_step for of_step in reversed(steps) if of_step is steps[0] or not any(
+        of_step.wrong(cell, content) for held in of_step.moments[0].ranks for cell, content in enumerate(held.cells)))
 
 
 def of_symbols(model: Model, size: int) -> Model:

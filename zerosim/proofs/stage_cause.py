@@ -89,11 +89,9 @@ def recorded(config: Config, stage: Stage, file: str) -> Log:
 
 
 def recording(step: StageStep, log: Log, file: str) -> StageStep:
-    """The step, on a replica whose calls are added to `log` the first time that a rank runs it."""
+    """The step, on a replica whose calls are added to `log`."""
 
     def recorded_step(replica: Replica, batch: Batch) -> Any:
-        if (batch.step, replica.comm.rank) in log:
-            return step(replica, batch)
         calls = log[batch.step, replica.comm.rank] = Calls()
 
         def begun(name: str, verb: str, unit: str, given: dict[str, Any]) -> VerbCall:
