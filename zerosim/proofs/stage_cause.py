@@ -170,11 +170,12 @@ def unlike(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterator
             last = index[place]
             if words := argument(place.verb, calls[place], expected[place], named):
                 yield last, words
-        elif (later := next((calls[other] for other in places[number:] if index.get(other, -1) > last), None)) and (
+        elif (later := next((other for other in places[number:] if index.get(other, -1) > last), None)) and (
                 place.verb not in OPTIONAL or not place.nth):
-            yield len(calls) + number if place.verb in OPTIONAL else last + 0.5, (
-                f"{expected[place]} is not called{' again' * bool(place.nth)} before {later}"
-                f"{later.line_in(' in line {}')}")
+            after = last if places[-1] in calls else index[later]    # without the end, it may have come later
+            yield len(calls) + number if place.verb in OPTIONAL else after + 0.5, (
+                f"{expected[place]} is not called{' again' * bool(place.nth)} before {calls[later]}"
+                f"{calls[later].line_in(' in line {}')}")
     for place in calls.keys() - expected.keys():
         if not place.nth or place._replace(nth=place.nth - 1) in expected:
             times = sum(other[:2] == place[:2] for other in calls)
