@@ -58,8 +58,8 @@ FIRST_DIFFERENCES = {
     "stage_averaged": "gets 0.25 times the reduced gradient of layers.1 instead of the reduced gradient of layers.1",
     "stage_gathers_nothing": "gets chunk 0 of the gathered weights of layers.0 and zeros as weights instead of",
     "stage_ranks_part_ways":
-        "line 8: replica.reduce_scatter(layers.0) gets values that were never filled instead of the gradient of layers.0",
-    "stage_mixes_up_units": "replica.keep_shard(layers.1) is not called before tape.backward(layers.0) in line 13",
+        "line 8: replica.reduce_scatter(layers.0) gets values that were never filled instead of the gradient of",
+    "stage_mixes_up_units": "gets the reduced gradient of layers.1 instead of the reduced gradient of layers.0",
     "stage_never_updated": "replica.update(layers.0) is not called before replica.publish(layers.0) in line 16",
     "stage_not_published": "replica.publish(layers.0) is not called before replica.update(layers.1) in line 16",
     "stage_updates_in_the_loop":
