@@ -36,6 +36,7 @@ from zerosim.models.units import Model, Unit
 from zerosim.observe.observed import Observed, observed
 from zerosim.observe.record import Message, MessageRecorder, Recording
 from zerosim.stages.replica import Batch, GradientReduction
+from zerosim.stages.scaling import Scaling
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
 from zerosim.worlds.local import spawn
@@ -200,17 +201,24 @@ OTHER = Blank(-1) + Blank(-1)
 """The content that stands for anything but a sum of contributions, or one times a number."""
 
 
-def times(operation: Any, *pair: Any) -> Any:
-    """The product or quotient of a content and a number; `OTHER` for anything else."""
-    numbers, contents = ([part for part in pair if isinstance(part, Number) == are] for are in (True, False))
-    if operation not in (np.multiply, np.true_divide) or len(numbers) != 1 or len(contents) != 1:
+def result(operation: Any, *operands: Any) -> Any:
+    """The product or quotient of a content and a number, or its sum with 0; `OTHER` for anything else."""
+    numbers, contents = ([part for part in operands if isinstance(part, Number) == are] for are in (True, False))
+    if len(numbers) != 1 or len(contents) != 1:
         return OTHER
-    (content,), factor = contents, operation(1.0, *numbers)
+    (number,), (content,) = numbers, contents
+    if operation not in (np.multiply, np.true_divide):
+        return content if operation is np.add and not number else OTHER
+    factor = operation(1.0, number)
     return Scaled(content.factor * factor, content.content) if isinstance(content, Scaled) else Scaled(factor, content)
 
 
 class Tolerant(np.ndarray[Any, Any]):
-    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, leaves what `times` says."""
+    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, has the `result` above."""
+
+    def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
+        """A copy: symbols stand for numbers of every dtype."""
+        return self.copy()
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **how: Any) -> Any:
         plain = [np.asarray(given) for given in inputs]
@@ -219,7 +227,7 @@ class Tolerant(np.ndarray[Any, Any]):
         except (CollectiveError, TypeError):
             made = np.empty(np.broadcast_shapes(*(given.shape for given in plain)), object)
             for place in np.ndindex(made.shape):
-                made[place] = times(ufunc, *(given[place] for given in np.broadcast_arrays(*plain)))
+                made[place] = result(ufunc, *(given[place] for given in np.broadcast_arrays(*plain)))
         if not out:
             return made.view(Tolerant) if isinstance(made, np.ndarray) else made
         np.asarray(out[0])[...] = made
@@ -473,6 +481,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant:
         replica, step, _ = on_rank(on_symbols, here, memory)
         rule: Any = SymbolUpdates(size * block, firsts, config.rule.slots)
         replica.rule = observed(rule, [recorder], update="update")
+        replica.state.scaling = Scaling()    # symbols have no norm
         replica.reduction, replica.param_dtype = GradientReduction(wire=SYMBOLS.weights), SYMBOLS.weights
         replica.begin(lambda unit: np.array([State(firsts[unit.name] + chunk, 0) for chunk in range(size)]))
         for unit, slots in replica.state.optimizer.items():
