@@ -52,6 +52,8 @@ FIRST_DIFFERENCES = {
     "stage_gathers_once_for_all":
         "gets the gathered weights of layers.0 in step 1 as weights instead of the gathered weights of layers.0",
     "stage_reduced_twice": "line 14: replica.reduce_scatter(layers.1) is called 2 times, where 1 is due",
+    "stage_keeps_a_buffer_of_its_own":
+        "line 16: replica.keep(layers.1) gets the gradient of layers.1 instead of the reduced gradient of layers.1",
     "stage_not_reduced":
         "line 13: replica.keep(layers.1) gets the gradient of layers.1 instead of the reduced gradient of layers.1",
     "stage_doubled": "gets 2 times the gradient of layers.1 instead of the gradient of layers.1",
