@@ -14,13 +14,15 @@ Whether the arrays also have the bytes of a training is the caller's to compare:
 these arrays would have with the sizes of the model.
 """
 
+import inspect
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Number
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,7 @@ from zerosim.core.sharding import Mesh, chunk_length, owned
 from zerosim.core.terms import Blank, Term, leaves
 from zerosim.models.parameters import Parameter
 from zerosim.models.units import Model, Unit
-from zerosim.observe.observed import Observed, observed
+from zerosim.observe.observed import Observed, ObservedObject, observed
 from zerosim.observe.record import Message, MessageRecorder, Recording
 from zerosim.stages.replica import Batch, GradientReduction
 from zerosim.stages.scaling import Scaling
@@ -232,6 +234,19 @@ class Tolerant(np.ndarray[Any, Any]):
             return made.view(Tolerant) if isinstance(made, np.ndarray) else made
         np.asarray(out[0])[...] = made
         return out[0]
+
+
+def of_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of NumPy that allocates, with symbols in place of floating-point numbers."""
+
+    def made(shape: Any, dtype: Any = float, **how: Any) -> Any:
+        return make(shape, dtype if np.dtype(dtype).kind in "iub" else object, **how).view(Tolerant)
+
+    return made
+
+
+BUFFERS = {name: of_symbols(getattr(np, name)) for name in ("empty", "zeros", "ones")}
+"""What the file of a wrong stage calls for memory of its own."""
 
 
 @dataclass(eq=False)
@@ -464,7 +479,8 @@ def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant:
     """The contents of every rank in the last of `STEPS` steps of a row, or in an earlier one that goes wrong.
 
     Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols:
-    these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead.
+    these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead, and what the stage's
+    file allocates by itself holds symbols of any dtype.
     """
     size, block, units = config.ranks, config.block, config.model.units
     names = [unit.name for unit in units]
@@ -472,7 +488,8 @@ def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant:
     firsts = {name: size * number for number, name in enumerate(names)}
     element_bytes = [chunk_length(unit.count, size) * config.precision.state.itemsize
                      for unit in units for _ in range(size)]
-    on_symbols, events = replace(config, model=of_symbols(config.model, size)), [list[Event]() for _ in range(STEPS)]
+    on_symbols = replace(config, model=model_of_symbols(config.model, size))
+    events = [list[Event]() for _ in range(STEPS)]
 
     def program(comm: Communicator) -> None:
         memory = Memory(Tolerant if tolerant else np.ndarray, size, firsts, meshes[comm.rank], element_bytes)
@@ -499,7 +516,10 @@ def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant:
             memory.loss = [*np.ravel(returned), Blank(LOSS)][0]
             recorder.rest()
 
-    spawn(program, size, limit_seconds=limit_seconds)
+    file: dict[str, Any] = getattr(inspect.unwrap(config.stage.step), "__globals__", {})
+    numpy = [name for name, value in file.items() if tolerant and value is np]
+    with patch.dict(file, dict.fromkeys(numpy, ObservedObject(np, BUFFERS))):
+        spawn(program, size, limit_seconds=limit_seconds)
     steps = [
         Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
                  [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
@@ -508,7 +528,7 @@ def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant:
         of_step.wrong(cell, content) for held in of_step.moments[0].ranks for cell, content in enumerate(held.cells)))
 
 
-def of_symbols(model: Model, size: int) -> Model:
+def model_of_symbols(model: Model, size: int) -> Model:
     """The model whose units have one element for each of `size` chunks, and the names of its own."""
     def fill(random: np.random.Generator, array: Array) -> None: ...
 

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from zerosim.core.parts import Named
 from zerosim.core.terms import Blank, Sum, Term, commuted, leaves
 from zerosim.core.words import joined
 from zerosim.observe.observed import ObservedObject
-from zerosim.proofs.contents import LOSS, STEPS, Activation, Scaled, State, SymbolTape, Tolerant, contents_of
+from zerosim.proofs.contents import LOSS, STEPS, Activation, Scaled, State, SymbolTape, contents_of
 from zerosim.stages import Stage, StageStep
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.config import Config
@@ -84,29 +83,15 @@ def recorded(config: Config, stage: Stage, file: str) -> Log:
     """The calls of a stage in the steps of a row, up to an exception, with their lines in `file`."""
     log = Log()
     watched = Named(f"{stage.key} recorded", replace(stage, step=recording(stage.step, log, file)), "")
-    names = inspect.unwrap(stage.step).__globals__
-    buffers = {name: ObservedObject(np, BUFFERS) for name, value in names.items() if value is np}
-    with suppress(Exception), patch.dict(names, buffers):
+    with suppress(Exception):
         contents_of(replace(config, stage_key=watched), LIMIT_SECONDS, tolerant=True)
     return log
-
-
-def of_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of NumPy that allocates, for symbols in place of floating-point numbers."""
-
-    def made(shape: Any, dtype: Any = float, **how: Any) -> Any:
-        return make(shape, dtype if np.dtype(dtype).kind in "iub" else object, **how).view(Tolerant)
-
-    return made
-
-
-BUFFERS = {name: of_symbols(getattr(np, name)) for name in ("empty", "zeros", "ones")}
-"""What a stage's file calls for memory of its own."""
 
 
 def recording(step: StageStep, log: Log, file: str) -> StageStep:
     """The step, on a replica whose calls are added to `log`."""
 
+    @wraps(step)
     def recorded_step(replica: Replica, batch: Batch) -> Any:
         calls = log[batch.step, replica.comm.rank] = Calls()
 
