@@ -204,14 +204,18 @@ OTHER = Blank(-1) + Blank(-1)
 
 
 def result(operation: Any, *operands: Any) -> Any:
-    """The product or quotient of a content and a number, or its sum with 0; `OTHER` for anything else."""
+    """The product or quotient of a content and a number, or its sum with 0; `OTHER` for anything else.
+
+    >>> result(np.true_divide, Term(2), 4), result(np.add, 0, Term(2)), result(np.maximum, Term(2), Term(1)) is OTHER
+    (Scaled(factor=0.25, content=g2), g2, True)
+    """
     numbers, contents = ([part for part in operands if isinstance(part, Number) == are] for are in (True, False))
     if len(numbers) != 1 or len(contents) != 1:
         return OTHER
     (number,), (content,) = numbers, contents
     if operation not in (np.multiply, np.true_divide):
         return content if operation is np.add and not number else OTHER
-    factor = operation(1.0, number)
+    factor = float(operation(1.0, number))
     return Scaled(content.factor * factor, content.content) if isinstance(content, Scaled) else Scaled(factor, content)
 
 
