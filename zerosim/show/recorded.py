@@ -42,7 +42,7 @@ from zerosim.show.drawing import Film, Filmed, shown_schedule
 from zerosim.show.film import Panel, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head
-from zerosim.show.proofs import on_tape, shown_transpose
+from zerosim.show.proofs import on_tape
 from zerosim.show.shown import Shown
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.schedules import SCHEDULES
@@ -116,8 +116,8 @@ def shown(
     subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
     claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
 ) -> Shown:
-    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, a step of a stage, or
-    the passes of a pipeline; of several stages or schedules, with commas between their names, all.
+    """The schedule of a collective, or `only` one round of it, a step of a stage, or the passes of a pipeline; of
+    several stages or schedules, with commas between their names, all.
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
@@ -142,8 +142,8 @@ def shown(
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
                             for stage in stages if stage is not None])
     if (operation := on_tape(subject, loader)) is not None:
-        refuse(given, "a collective on the tape")
-        return shown_transpose(operation, ranks)
+        raise UsageError(f"{operation.name} is a collective on the tape, which is not drawn: zerosim prove tests its "
+                         "backward")
     assert not isinstance(subject, Stage)
     refuse(given & {*groups}, "a collective")
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
