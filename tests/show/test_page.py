@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import Seen, added_otherwise, hostile, outcome, page_of, refused, values
+from tests.pages import Seen, added_otherwise, hostile, outcome, refused, values
 from tests.training import scenario
 from zerosim.commands.cli import main
 from zerosim.show import pictures, shown
 from zerosim.show.document import TURNS
+from zerosim.show.page import page as page_of
 
 
 @pytest.fixture(scope="module")
@@ -114,18 +115,6 @@ def test_words_of_a_scenario_are_never_html():
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page.split("<script>")[0])
     for name in ("kept", "step-1"):
         assert "<script" not in pictures.svg(pictures.files(run.rows)[name])
-    assert Seen(page_of(run, run)).tags.count("script") == 2
-
-
-def test_two_outcomes_stand_side_by_side(four):
-    other = replace(four, scenario=four.scenario | {"train": four.scenario["train"] | {"learning_rate": 7.0}})
-    seen = Seen(page_of(four, other))
-    assert seen.ids == ["table", "differences", "step", "traffic", "losses", "origin", "origin1"]
-    assert "train.learning_rate 0.01 7.0" in seen.text
-    assert "All rows of both end with the same weights" in seen.text
-    assert "A: Stage I" in seen.text
-    other = replace(other, rows=[replace(row, weights_sha256="0") for row in other.rows])
-    assert "They end with different weights." in Seen(page_of(four, other)).text
 
 
 def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):

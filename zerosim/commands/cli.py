@@ -24,7 +24,7 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
     "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
-    "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
+    "report": ("zerosim.commands.report", "print or draw a run once more, from its outcome"),
     "checkpoint": ("zerosim.commands.checkpoint", "show the checkpoints of a run, each checked against its digest"),
     "show": ("zerosim.commands.show", "draw the rounds of a collective, a step of stages or the passes of a pipeline"),
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),

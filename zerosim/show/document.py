@@ -9,7 +9,7 @@ the next field which has one.
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -317,11 +317,6 @@ class RunDocument:
     def compared_with(self) -> set[str]:
         """The partners of all comparisons: one process, or rows."""
         return {row.compared_with for row in self.rows if row.compared_with is not None}
-
-    def labelled(self, label: str) -> "RunDocument":
-        """The run with a label before its title and the names of its rows, beside another on the same page."""
-        return replace(self, title=f"{label}: {self.title or 'a run without a title'}", rows=[
-            replace(row, name=f"{label}: {row.name}") for row in self.rows])
 
 
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> RunDocument:

@@ -58,7 +58,7 @@ class Filmed(Shown):
         small = ["3/4: so many, in small cells"] * bool(drawn.panels[0].whole)
         block = {"film": film(drawn.panels, drawn.only or 0), "about": f"{drawn.head.title}, step by step",
                  "legend": f"{KEYS}. {'; '.join([*drawn.legend, *small])}", "numbers": [*map(numbers, drawn.panels)]}
-        return Page(html([drawn.head], [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
+        return Page(html(drawn.head, [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:

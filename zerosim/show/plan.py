@@ -167,7 +167,7 @@ def plan_page(plan: Plan, command: str) -> str:
     head = Head(plan.scenario.title or "A plan without a title", [
         plan.verdict, *(f"FAILED: {words}" for words in plan.broken)], bool(plan.passed and plan.best),
         f"{plan.scenario.caption}\n{plan.setting}".strip())
-    return html([head], [
+    return html(head, [
         ("table", "Memory and time of each row", [
             table(names, columns(plan, shown)), {"lines": plan.notes},
             note("; ".join(f"{figure.heading}: {figure.meaning}" for figure in shown if figure.meaning)),

@@ -85,7 +85,7 @@ def shown_outcome(outcome: Outcome, run: RunDocument, *, verbose: bool = False, 
         outcome, outcome.passed, run.verdict, f"<outcome of {run.title!r}: {run.verdict}>",
         show=lambda console: show_run(console, run, verbose=verbose, times=times), make_document=lambda: written(run),
         rows_of=lambda _: plain_rows(run), width=80,
-        make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
+        make_page=lambda: Page(page(run), f"all of {run.title or 'a run'}"), run=run)
 
 
 def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Shown:
