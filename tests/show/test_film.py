@@ -57,13 +57,13 @@ def test_stages_beside_each_other_are_at_the_same_computation(panels):
     """Every frame of every stage is new once, in order; a reduce-scatter is one motion of all four."""
     steps = [*together(panels)]
     for number, panel in enumerate(panels):
-        assert [at[number] for _, at, new in steps if new[number]] == [*range(len(panel.frames))]
-    for _, at, new in steps:
-        moved = [panel.frames[place] for panel, place, is_new in zip(panels, at, new, strict=True) if is_new]
-        assert len({frame.passes for frame in moved}) == 1
+        assert [step["at"][number] for step in steps if step["new"][number]] == [*range(len(panel.frames))]
     by_words = {}
-    for words, _, new in steps:
-        by_words.setdefault(words, []).append(new)
+    for step in steps:
+        moved = [panel.frames[place] for panel, place, is_new in zip(panels, step["at"], step["new"], strict=True)
+                 if is_new]
+        assert len({frame.passes for frame in moved}) == 1
+        by_words.setdefault(moved[0].words, []).append(step["new"])
     assert by_words["backward layers.1"] == [[True] * 4]
     assert by_words["reduce-scatter gradients of layers.1, round 2 of 2"] == [[True] * 4]
     assert by_words["all-gather gradients of layers.1, round 1 of 2"] == [[True, False, False, False]]
