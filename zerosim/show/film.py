@@ -201,7 +201,7 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
             notes.append(note_of(message.source, message.to, f"chunk {chunks}", message.reduced))
         last = number == len(contents.moments) - 1
         events += number > 0 and moment.ends
-        others = trained[events - 1] if events else [{}] * contents.size
+        others = trained[min(events, len(trained)) - 1] if events else [{}] * contents.size
         cells = [[drawn_state(contents, cell, content, last and contents.ends_wrong(rank, cell))
                   for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)]
         for rank, of_rank in enumerate(cells if any(wrong_losses) else ()):

@@ -144,17 +144,8 @@ def csv_of(plan: Plan) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: unformulated(cell) for key, cell in row.items()} for row in rows)
+    writer.writerows(rows)
     return text.getvalue()
-
-
-def unformulated(cell: Any) -> Any:
-    """A cell of a CSV that no spreadsheet computes: a text that begins like a formula gets an apostrophe.
-
-    >>> unformulated("=1+1"), unformulated("Stage III"), unformulated(-1.5)
-    ("'=1+1", 'Stage III', -1.5)
-    """
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def plan_page(plan: Plan, command: str) -> str:

@@ -29,7 +29,7 @@ from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.plan.reading import numbers_of_ranks
-from zerosim.proofs.contents import Contents, contents_of
+from zerosim.proofs.contents import contents_of
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
@@ -68,8 +68,8 @@ LEGEND = (
     "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks (or, of "
     "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; Σ: all; optimizer state "
     "by the initials of its slots; ′: updated in this step; dashed: allocated and not filled; framed: used by a "
-    "computation; red: wrong. The stage's code ran on symbols, which the cells show; in every event it holds and sends "
-    "as many bytes as in a training.",)
+    "computation; red: wrong. The stage's code ran on symbols, which the cells show; it sends and keeps the bytes that "
+    "they stand for, and activations and buffers are those of a training.",)
 PASSES = ("A column is a rank, a row a micro-batch, and a cell a model chunk of the rank, filled while its activations "
           "are kept. F: forward; B: backward; W: backward of the weights; framed: now.",)
 
@@ -332,54 +332,30 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
                 "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for of_stage in document.get("steps", [document]) for number, event in enumerate(of_stage["moments"], 1)
             for rank, part in enumerate(event["ranks"])],
-        make_film=lambda: film_of_steps(steps))
+        make_film=lambda: film_of(steps))
 
 
-def film_of_steps(steps: Sequence[RecordedStep]) -> Film:
-    """The film of a step, or of several stages at the same computation; `UsageError` as of `film_of`."""
-    films = [film_of(step) for step in steps]
-    about = "; ".join([*dict.fromkeys(step.about for step in steps), *(
-        f"the cells of {step.title} are not those of its training: {difference}"
-        for step, (_, difference) in zip(steps, films, strict=True) if difference)])
-    faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
-              for line in step.verdict.split("\n")]
-    head = Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about)
-    return Film(head, [panel for panel, _ in films], LEGEND)
-
-
-def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
-    """The film of a step, and the first difference between its run on symbols and the training, or None.
+def film_of(steps: Sequence[RecordedStep]) -> Film:
+    """The film of a step, or of several stages at the same computation.
 
     Raises `UsageError` for too many ranks, and for code that does not run on symbols.
     """
-    if step.config.ranks > MOST_DRAWN:
-        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them all")
-    try:
-        contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
-    except Exception as error:    # of a user's code
-        raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
-    beside = [[part.held_bytes for part in event.ranks] for event in step.events]
-    return of_step(step.title, contents, beside), first_difference(contents, step.events)
-
-
-def first_difference(contents: Contents, events: Sequence[StepEvent]) -> str | None:
-    """The first event of a training in which a rank sends or holds other bytes than the same code on symbols."""
-    sent, ends = Counter[tuple[int, int]](), [moment for moment in contents.moments[1:] if moment.ends]
-    names = [[(event.what, event.unit) for event in run] for run in (events, ends)]
-    if names[0] != names[1]:
-        return f"the events of its training are {names[0]}, those of its run on symbols {names[1]}"
-    trained = iter(events)
-    for moment in contents.moments[1:]:
-        for message in moment.messages:
-            sent[message.source, message.to] += contents.sent_bytes(message)
-        for rank, part in enumerate(next(trained).ranks if moment.ends else ()):
-            to = {peer: sent.pop((rank, peer)) for peer in range(contents.size) if (rank, peer) in sent}
-            held, due = ({kind: count for kind, count in held_bytes.items() if kind in MODEL_STATES and count}
-                         for held_bytes in (moment.ranks[rank].held_bytes, part.held_bytes))
-            if (held, to) != (due, part.sent_bytes):
-                return (f"{moment.what} {moment.unit}: rank {rank} of its training holds {due} and sends "
-                        f"{part.sent_bytes} bytes to each rank, its symbols stand for {held} and {to}")
-    return None
+    panels = list[Panel]()
+    for step in steps:
+        if step.config.ranks > MOST_DRAWN:
+            raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them "
+                             "all")
+        try:
+            contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
+        except Exception as error:    # of a user's code
+            raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
+        panels.append(of_step(
+            step.title, contents, [[part.held_bytes for part in event.ranks] for event in step.events]))
+    faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
+              for line in step.verdict.split("\n")]
+    about = "; ".join(dict.fromkeys(step.about for step in steps))
+    return Film(Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about), panels,
+                LEGEND)
 
 
 def show_steps(console: Console, steps: Sequence[RecordedStep]) -> None:
