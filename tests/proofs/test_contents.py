@@ -29,20 +29,20 @@ def recorded(subject, ranks, **groups):
 def first_difference(contents, events):
     """The first event of a training in which a rank sends or holds other bytes than the same code on symbols."""
     sent, ends = Counter(), [moment for moment in contents.moments[1:] if moment.ends]
-    names = [[(event.what, event.unit) for event in run] for run in (events, ends)]
-    if names[0] != names[1]:
-        return f"the events of its training are {names[0]}, those of its run on symbols {names[1]}"
+    if (names := [(event["what"], event["unit"]) for event in events]) != (
+            on_symbols := [(event.what, event.unit) for event in ends]):
+        return f"the events of its training are {names}, those of its run on symbols {on_symbols}"
     trained = iter(events)
     for moment in contents.moments[1:]:
         for message in moment.messages:
             sent[message.source, message.to] += contents.sent_bytes(message)
-        for rank, part in enumerate(next(trained).ranks if moment.ends else ()):
-            to = {peer: sent.pop((rank, peer)) for peer in range(contents.size) if (rank, peer) in sent}
+        for rank, part in enumerate(next(trained)["ranks"] if moment.ends else ()):
+            to = {str(peer): sent.pop((rank, peer)) for peer in range(contents.size) if (rank, peer) in sent}
             held, due = ({kind: count for kind, count in held_bytes.items() if kind in MODEL_STATES and count}
-                         for held_bytes in (moment.ranks[rank].held_bytes, part.held_bytes))
-            if (held, to) != (due, part.sent_bytes):
+                         for held_bytes in (moment.ranks[rank].held_bytes, part["held_bytes"]))
+            if (held, to) != (due, part["sent_bytes"]):
                 return (f"{moment.what} {moment.unit}: rank {rank} of its training holds {due} and sends "
-                        f"{part.sent_bytes} bytes to each rank, its symbols stand for {held} and {to}")
+                        f"{part['sent_bytes']} bytes to each rank, its symbols stand for {held} and {to}")
     return None
 
 

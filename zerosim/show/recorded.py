@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -60,8 +59,8 @@ STEPS = 2
 """The last step is recorded, when all states exist."""
 ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
-BESIDE = 4
-"""The most ranks that stand beside each other."""
+ABREAST = 4
+"""The most ranks in one table."""
 MOST_DRAWN = 16
 """The most ranks whose cells a page draws."""
 LEGEND = (
@@ -74,22 +73,9 @@ PASSES = ("A column is a rank, a row a micro-batch, and a cell a model chunk of 
           "are kept. F: forward; B: backward; W: backward of the weights; framed: now.",)
 
 
-@dataclass(frozen=True)
-class RankEvent:
-    """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards, by kind."""
-
-    sent_bytes: dict[int, int]
-    held_bytes: dict[str, int]
-
-
-@dataclass(frozen=True)
-class StepEvent:
-    """The parts of all ranks in an event; `unit` is empty if it concerns none, `words` are a line about it."""
-
-    what: str
-    unit: str
-    words: str
-    ranks: list[RankEvent]
+Event = dict[str, Any]
+"""An event as JSON has it: `what`, its `unit`, which may be empty, `words` about both, and of each of the `ranks` the
+bytes that it sent to others, `sent_bytes`, and its memory afterwards by kind, `held_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ class RecordedStep:
 
     title: str
     about: str
-    events: list[StepEvent]
+    events: list[Event]
     fault: str | None
     config: Config
 
@@ -108,8 +94,8 @@ class RecordedStep:
 
     def document(self) -> dict[str, Any]:
         return {
-            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": len(self.events[0].ranks),
-            "verdict": self.verdict, "moments": msgspec.to_builtins(self.events, str_keys=True)}
+            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.config.ranks,
+            "verdict": self.verdict, "moments": self.events}
 
 
 def shown(
@@ -182,7 +168,7 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
     Raises `UsageError` for keys that the stage or [parallel] refuses, and for exceptions in a user's stage, with the
     line.
 
-    >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
+    >>> [event["words"] for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
     """
     if not isinstance(stage, Named) and (why := ignored_by_stage(stage, groups)):
@@ -274,7 +260,7 @@ def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
             of_passes(schedule, passes) for schedule, passes in pipelines], PASSES))
 
 
-def events_of(trace: Trace) -> list[StepEvent]:
+def events_of(trace: Trace) -> list[Event]:
     """The events of a traced step, the last one after the end of all.
 
     Raises `UsageError` if ranks did different things.
@@ -284,12 +270,11 @@ def events_of(trace: Trace) -> list[StepEvent]:
     if any(of_rank != names[0] for of_rank in names):
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--report FILE.html draws each rank")
-    return [
-        StepEvent(what, unit, f"{what.replace('_', '-')} {unit}".strip(), [column[number][1] for column in columns])
-        for number, (what, unit) in enumerate(names[0])]
+    return [{"what": what, "unit": unit, "words": f"{what.replace('_', '-')} {unit}".strip(),
+             "ranks": [column[number][1] for column in columns]} for number, (what, unit) in enumerate(names[0])]
 
 
-def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
+def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """What the thread of a step does on one rank, one thing after the other: name and unit, and the rank's part."""
     thread = sorted((span for span in step.spans if span.channel == 1), key=lambda span: span.begin_ns)
     within = {span: [message for message in thread if message.lane == OUT
@@ -297,12 +282,12 @@ def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
               for span in thread if span.lane == COLLECTIVES}
     changes = [at for at, _ in step.memory]
 
-    def part(at_ns: int, messages: Sequence[Span] = ()) -> RankEvent:
-        sent: Counter[Any] = Counter()
+    def part(at_ns: int, messages: Sequence[Span] = ()) -> dict[str, Any]:
+        sent = Counter[str]()
         for message in messages:
-            sent[message.peer] += message.bytes
+            sent[str(message.peer)] += message.bytes
         _, held = step.memory[max(bisect_right(changes, at_ns) - 1, 0)]
-        return RankEvent(dict(sent), {kind: count for kind, count in held.items() if count})
+        return {"sent_bytes": dict(sent), "held_bytes": {kind: count for kind, count in held.items() if count}}
 
     for span in thread:
         if span.lane in (COMPUTATION, COLLECTIVES):
@@ -350,7 +335,7 @@ def film_of(steps: Sequence[RecordedStep]) -> Film:
         except Exception as error:    # of a user's code
             raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
         panels.append(of_step(
-            step.title, contents, [[part.held_bytes for part in event.ranks] for event in step.events]))
+            step.title, contents, [[part["held_bytes"] for part in event["ranks"]] for event in step.events]))
     faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
               for line in step.verdict.split("\n")]
     about = "; ".join(dict.fromkeys(step.about for step in steps))
@@ -360,23 +345,23 @@ def film_of(steps: Sequence[RecordedStep]) -> Film:
 
 def show_steps(console: Console, steps: Sequence[RecordedStep]) -> None:
     """Show a line for each event, with a column for each rank: a bar of its model states, and the sum in kB."""
-    def cell(part: RankEvent) -> Text:
-        drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
+    def cell(held: Mapping[str, int]) -> Text:
+        drawn = bar({kind: held.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
         drawn.pad_right(ROOM - len(drawn))
-        return drawn.append(f" {sum(part.held_bytes.values()) / 1e3:>{FIGURE}.1f}")
+        return drawn.append(f" {sum(held.values()) / 1e3:>{FIGURE}.1f}")
 
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
     for step in steps:
         show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
         show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the "
                             "most kB that a rank sends.", style="dim")
-        most = max(sum(part.held_bytes.values()) for event in step.events for part in event.ranks)
-        names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
-        sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
+        most = max(sum(part["held_bytes"].values()) for event in step.events for part in event["ranks"])
+        names = [f"{number:>3} {event['words']}" for number, event in enumerate(step.events, 1)]
+        sent = [max(sum(part["sent_bytes"].values()) for part in event["ranks"]) for event in step.events]
         sends = Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent])
-        ranks = [Column(f"rank {rank}", [*map(cell, parts)], to_the_left=True)
-                 for rank, parts in enumerate(zip(*(event.ranks for event in step.events), strict=True))]
-        for first in range(0, len(ranks), BESIDE):
-            show_grid(console, names, [sends, *ranks[first : first + BESIDE]])
+        ranks = [Column(f"rank {rank}", [cell(event["ranks"][rank]["held_bytes"]) for event in step.events],
+                        to_the_left=True) for rank in range(step.config.ranks)]
+        for first in range(0, len(ranks), ABREAST):
+            show_grid(console, names, [sends, *ranks[first : first + ABREAST]])
         console.print(Text(step.verdict, style="bold red" if step.fault else "bold green"),
                       soft_wrap=not console.is_terminal)

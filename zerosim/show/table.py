@@ -90,14 +90,13 @@ def columns(run: RunDocument, room: int) -> list[Column]:
     for figure in shown_in(TERMINAL, run.rows) if run.steps else ():
         cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
                  for cell in figure.cells(run.rows, unit_of(run.rows))]
-        beside = figure.bar is not None and room > 0
-        if figure.bar is not None and beside:
+        if figure.bar is not None and room:
             parts, width = [*map(figure.bar, run.rows)], max(map(len, cells))
             whole = max(sum(bar_parts.values()) for bar_parts in parts)
             for cell, bar_parts in zip(cells, parts, strict=True):
                 cell.pad_left(width - len(cell))
                 cell.append(" ").append_text(bar(bar_parts, whole, room))
-        shown.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
+        shown.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=bool(figure.bar and room)))
     return shown
 
 
@@ -189,14 +188,12 @@ def show_subheading(console: Console, words: str) -> None:
 
 def show_other_ranks(console: Console, run: RunDocument) -> None:
     """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    rows = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
-    rows += [(row.ranks, row.name, row.weights_sha256) for row in run.on_other_ranks]
     console.print("SHA-256 of the weights", style="bold")
-    for ranks in sorted({ranks for ranks, _, _ in rows}):
-        by_digest = by_key((digest, name) for on, name, digest in rows if on == ranks)
-        for digest, names in by_digest.items():
-            whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
-            show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(ranks, 'rank'):>8}  ")
+    rows = by_key([*((run.ranks, row) for row in run.rows), *((row.ranks, row) for row in run.on_other_ranks)])
+    for ranks, on in sorted(rows.items()):
+        digests = [short_digest(row.weights_sha256) for row in on]
+        words = grouped([row.name for row in on], digests) if len({*digests}) > 1 else digests[0]
+        show_words(console, words, key=f"{plural(ranks, 'rank'):>8}  ")
 
 
 def show_conclusion(console: Console, run: RunDocument) -> None:
