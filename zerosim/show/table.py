@@ -15,7 +15,7 @@ from rich.text import Text
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, bits, facts, legend, notes, shown_in
-from zerosim.show.document import RunDocument, StepDocument, TraceDocument, unit_of
+from zerosim.show.document import OtherRanksDocument, RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -189,8 +189,8 @@ def show_subheading(console: Console, words: str) -> None:
 def show_other_ranks(console: Console, run: RunDocument) -> None:
     """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
     console.print("SHA-256 of the weights", style="bold")
-    rows = by_key([*((run.ranks, row) for row in run.rows), *((row.ranks, row) for row in run.on_other_ranks)])
-    for ranks, on in sorted(rows.items()):
+    rows = [*(OtherRanksDocument(run.ranks, row.name, row.weights_sha256) for row in run.rows), *run.on_other_ranks]
+    for ranks, on in sorted(by_key((row.ranks, row) for row in rows).items()):
         digests = [short_digest(row.weights_sha256) for row in on]
         words = grouped([row.name for row in on], digests) if len({*digests}) > 1 else digests[0]
         show_words(console, words, key=f"{plural(ranks, 'rank'):>8}  ")
