@@ -23,7 +23,7 @@ from zerosim.commands.benches.collectives import (
     users_collective,
 )
 from zerosim.commands.benches.samples import on_rank_0, sample
-from zerosim.commands.benches.steps import RANKS, Workload, show_steps, time_steps
+from zerosim.commands.benches.steps import RANKS, show_steps, time_steps, workload
 from zerosim.commands.cli import parse
 from zerosim.core.errors import UsageError
 from zerosim.proofs.subject import named_subject
@@ -31,8 +31,8 @@ from zerosim.scenario import ModelKeys
 from zerosim.stages import STAGES
 from zerosim.worlds.local import spawn
 
-MLP = Workload(ModelKeys(hidden=(4,)), batch=4, inputs=5, outputs=3)
-TRANSFORMER = Workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2), batch=4, inputs=5, outputs=7)
+MLP = workload(ModelKeys(hidden=(4,)), "digits", 4)
+TRANSFORMER = workload(ModelKeys(kind="transformer", layers=1, width=4, heads=2, sequence=5), "text", 4)
 LIBRARY = dict.fromkeys(COLLECTIVES, lambda x, out: None)
 """Stands for a library's collectives."""
 
@@ -43,17 +43,16 @@ def shown(show, *given):
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("workload", "words"), [
-    (MLP, "mlp of 5 inputs, 4 hidden, AdamW, batch 4"),
-    (TRANSFORMER, "transformer of 1 blocks of width 4, sequences of 5 tokens, AdamW, batch 4")])
-def test_every_stage_is_timed(workload, words):
-    rows, nothing = spawn(lambda comm: on_rank_0(comm, time_steps, 3, workload), ranks=2)
+@pytest.mark.parametrize(("scenario", "words"), [
+    (MLP, "64-4-10 MLP, AdamW, batch 4"), (TRANSFORMER, "transformer of 1 block")])
+def test_every_stage_is_timed(scenario, words):
+    rows, nothing = spawn(lambda comm: on_rank_0(comm, time_steps, 3, scenario), ranks=2)
     assert nothing is None
     assert [row["stage"] for row in rows] == list(STAGES)
     for row in rows:
         low, high = row["ratio_range"]
         assert 0 < low <= row["ratio"] <= high
-    printed = shown(show_steps, rows, workload)
+    printed = shown(show_steps, rows, scenario)
     assert all(title in printed for title in [words, *(stage.title for stage in STAGES.values())])
 
 
