@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("outcome", help="an outcome written by zerosim run --json")
     parser.add_argument("-v", "--verbose", action="store_true", help="print more, as zerosim run -v does")
     parser.add_argument("--html", metavar="FILE", help="write the page")
-    parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
+    parser.add_argument("--pictures", metavar="FOLDER", help="write every picture as SVG and PNG, for slides")
     parser.add_argument(
         "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
         help="write one picture to an .svg or .png file: kept, sent, losses, or of the third row step-3, memory-3, "
@@ -42,21 +42,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace, run: RunDocument) -> None:
     """Show the outcome as the flags say."""
-    specs = files(run.rows) if arguments.pictures or arguments.picture else {}
-    save_pictures(arguments.picture, specs)
-    if not (arguments.html or arguments.pictures or arguments.picture):
+    folder, specs = arguments.pictures, files(run.rows) if arguments.pictures or arguments.picture else {}
+    every = [(name, os.path.join(folder, f"{name}.{form}")) for name in specs for form in ("svg", "png") if folder]
+    save_pictures([*arguments.picture, *every], specs)
+    if arguments.html:
+        write_text(arguments.html, page(run))
+    if not (arguments.html or specs):
         target = console(arguments, stderr=False, width=RUN_WIDTH)
         show_heading(target, run.title, str(run.scenario["caption"]), "")
         show_run(target, run, verbose=arguments.verbose)
-    if arguments.html:
-        write_text(arguments.html, page(run))
-    if arguments.pictures:
-        try:
-            os.makedirs(arguments.pictures, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--pictures {arguments.pictures}: {error.strerror}; name a folder") from None
-        save_pictures([(name, os.path.join(arguments.pictures, f"{name}.{form}"))
-                       for name in specs for form in ("svg", "png")], specs)
 
 
 def run_in(name: str) -> RunDocument:

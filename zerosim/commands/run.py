@@ -198,7 +198,7 @@ class Plain:
 
 
 class LiveProgress:
-    """A bar for the present training, and one for all with the time left."""
+    """A bar of all steps, named after the present training, with the time left."""
 
     def __init__(self, console: Console, trainings: int) -> None:
         self._trainings = trainings
@@ -208,16 +208,13 @@ class LiveProgress:
 
     def begin(self, title: str, steps: int) -> None:
         if not self._bars.task_ids:
-            self._all = self._bars.add_task("all", total=self._trainings * steps, words="")
-        for ended in self._bars.task_ids[1:]:
-            self._bars.remove_task(ended)
-        self._task = self._bars.add_task(title, total=steps, words="loss …")
+            self._all = self._bars.add_task("", total=self._trainings * steps, words="loss …")
+        self._bars.update(self._all, description=title)
         self._bars.start()
 
     def step(self, step: int, loss: float) -> None:
-        self._bars.update(self._task, completed=step, words=f"loss {loss:.4f}")
-        self._bars.advance(self._all)
+        self._bars.update(self._all, advance=1, words=f"loss {loss:.4f}")
 
     def end(self) -> None:
-        """Stop the bars; may be called again, and before `begin`."""
+        """Stop the bar; may be called again, and before `begin`."""
         self._bars.stop()
