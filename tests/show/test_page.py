@@ -117,14 +117,11 @@ def test_words_of_a_scenario_are_never_html():
         assert "<script" not in pictures.svg(pictures.files(run.rows)[name])
 
 
-def test_of_very_many_spans_those_of_the_first_ranks_are_drawn(four, monkeypatch):
-    assert pictures.Axis(four.rows).drawn == 3
-    spans = sum(len(step.spans) for row in four.rows for step in row.traced)
-    monkeypatch.setattr(pictures, "MOST_SPANS", spans - 1)
-    assert pictures.Axis(four.rows).drawn == 2
+def test_of_very_many_ranks_the_first_are_drawn(four, monkeypatch):
+    monkeypatch.setattr(pictures, "DRAWN_RANKS", 2)
     assert "Stage III: ranks 0 to 1 are drawn, of 3." in Seen(page_of(four)).text
-    monkeypatch.setattr(pictures, "MOST_SPANS", 1)
-    assert pictures.Axis(four.rows).drawn == 1
+    assert {each["lane"].split()[1] for each in values(pictures.timeline(four.rows[0], pictures.Axis(four.rows)))} == {
+        "0", "1"}
 
 
 def test_times_of_ranks_that_take_turns_are_said_to_be_none(four):

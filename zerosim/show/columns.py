@@ -225,6 +225,8 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
         "floating-point operations": recomputed,
         "steps without an update, because gradients overflowed": lambda row: (
             f"{run.steps - row.updates:,}" if run.steps > row.updates else None),
+        "addresses beyond the peak of rank 0's bytes": lambda row: None if row.fragmentation is None else " and ".join(
+            f"{count:,} by {by.replace('_', ' ')}" for by, count in row.fragmentation.beyond_peak_bytes.items()),
         "weights SHA-256": lambda row: row.weights_sha256,
     }
     words = {what: [of(row) for row in run.rows] for what, of in words_of.items()}

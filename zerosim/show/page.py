@@ -123,8 +123,8 @@ def step(
     return ("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: no step of this run was traced; zerosim run SCENARIO "
                 "--report FILE.html traces the last one")] if untraced else []),
-        *(note(f"{row.name}: ranks 0 to {along.drawn - 1} are drawn, of {row.ranks}.")
-          for row in traced if along.drawn < row.ranks),
+        *(note(f"{row.name}: ranks 0 to {pictures.DRAWN_RANKS - 1} are drawn, of {row.ranks}.")
+          for row in traced if row.ranks > pictures.DRAWN_RANKS),
         *[note(about_times)] * bool(traced and about_times),
         *([note("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The "
                 "pictures show the order of events instead; zerosim plan computes times for a cluster, and zerosim run "

@@ -8,8 +8,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import cast
 
 from rich.console import Console
@@ -30,7 +28,7 @@ from zerosim.show.shown import Page, Shown, printed
 MOST_DRAWN = 12
 """The most rows whose step is drawn; all rows are in the table."""
 MOST_CHANGES = 1_000
-"""The most changes of memory in a picture; a longer curve shows the largest value of each interval."""
+"""The most changes of memory in a picture."""
 PROMPT = frozenset({"prompt"})
 """The short table, which is the `repr` of a plan; the terminal and the page have all figures."""
 FIGURES = (
@@ -164,14 +162,14 @@ def drawn_rows(plan: Plan) -> list[RowDocument]:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A curve with at most `MOST_CHANGES` changes: the largest value at each time, and in each interval of times.
+    """A curve with at most `MOST_CHANGES` changes: the fullest moment of each of so many intervals of time.
 
     >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
     [(6, {'buffers': 6}), (13, {'buffers': 6})]
     """
-    def fullest(curve: Curve) -> tuple[int, dict[str, int]]:
-        return max(curve, key=lambda moment: sum(moment[1].values()))
-
-    moments = [fullest(list(same)) for _, same in groupby(curve, key=itemgetter(0))]
-    width = max(1, -(-len(moments) // MOST_CHANGES))
-    return [fullest(moments[at : at + width]) for at in range(0, len(moments), width)]
+    fullest: dict[int, tuple[int, dict[str, int]]] = {}
+    first, last = curve[0][0], curve[-1][0]
+    for moment in curve:
+        interval = (moment[0] - first) * MOST_CHANGES // (last - first + 1)
+        fullest[interval] = max(fullest.get(interval, moment), moment, key=lambda moment: sum(moment[1].values()))
+    return [*fullest.values()]

@@ -161,16 +161,6 @@ def show_details(console: Console, run: RunDocument) -> None:
         show_grid(console, [row.name for row in rows], columns)
         words = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
         show_words(console, f"{words} {run.about_times * (not run.takes_turns)}".rstrip(), style="dim")
-    fragmented = {row.name: row.fragmentation for row in run.rows if row.fragmentation}
-    if fragmented:
-        show_subheading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
-        unit = unit_of(run.rows)
-        show_grid(console, [*fragmented], [
-            Column(f"{allocator.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
-                in_unit(fragments.beyond_peak_bytes[allocator], unit) for fragments in fragmented.values()])
-            for allocator in next(iter(fragmented.values())).beyond_peak_bytes])
-        show_words(console, "Laid out: kept gradients and saved activations have fixed places in one block, allocated "
-                            "in advance.", style="dim")
     show_subheading(console, "SHA-256")
     for what in ("weights", "optimizer"):
         names = by_key((getattr(row, f"{what}_sha256"), row.name) for row in run.rows)
