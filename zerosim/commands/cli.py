@@ -30,8 +30,8 @@ COMMANDS = {
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
     "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
                                         "collectives"),
-    "lessons": ("zerosim.commands.lessons", "list or copy the lessons that come with the package"),
-    "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
+    "lessons": ("zerosim.commands.copies", "list or copy the lessons that come with the package"),
+    "exercises": ("zerosim.commands.copies", "list or copy the exercises, functions with empty bodies"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
     "torch": ("zerosim.torch.command", "run a PyTorch script over zerosim's collectives"),
