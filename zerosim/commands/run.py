@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
-from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
+from zerosim.commands.arguments import NO_PYTHON, whole_number, whole_numbers
 from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclude, console, standard_output
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="write an HTML page with all results")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline of each rank as trace events, for Perfetto")
     parser.add_argument(
-        "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
+        "--trace-steps", metavar="FIRST..LAST", type=whole_numbers(1, 10**9),
         help="the steps to trace, 4 or 3..5, whose times the terminal shows; default the last, for a trace or a page")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
@@ -133,13 +133,13 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
     if arguments.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     steps = scenario.train.steps
-    wanted = (max(steps, 1), steps) if arguments.trace or arguments.report else (1, 0)
-    first, last = arguments.trace_steps or wanted
-    if last > steps:
-        raise UsageError(f"--trace-steps: there is no step {last}; train.steps = {steps}")
+    traced = arguments.trace_steps or [steps] * bool(steps and (arguments.trace or arguments.report))
+    if max(traced, default=0) > steps:
+        raise UsageError(f"--trace-steps: there is no step {max(traced)}; train.steps = {steps}")
     return training(
         scenario, resume=arguments.resume, accept_python=arguments.accept_python, verbose=arguments.verbose,
-        keep_weights=bool(arguments.weights), traced=range(first, last + 1), times=True)
+        keep_weights=bool(arguments.weights), times=True,
+        traced=range(min(traced), max(traced) + 1) if traced else range(0))
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
