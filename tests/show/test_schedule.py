@@ -185,7 +185,8 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
     ("copy_to", "copy_to is a collective on the tape, which is not drawn: zerosim prove tests its backward"),
     ("zero1 --secondary-ranks 2", "leave out secondary_ranks"), ("zero1 --shard-ranks 3", "does not divide 4 ranks"),
-    ("mine.py:zero3_step", "has no function 'zero3_step'"), ("skeleton.py:zero2_step", "is not written yet"),
+    ("mine.py:zero3_step", "has no function 'zero3_step'"),
+    ("skeleton.py:zero2_step", "skeleton.py:zero2_step: not written yet"),
     ("broken.py:zero1_step", "'Replica' object has no attribute 'nothing', in line 4"),
 ])
 def test_a_mistake_is_one_line(line, words, tmp_path, monkeypatch, capsys):

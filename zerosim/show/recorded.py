@@ -49,7 +49,6 @@ from zerosim.stages.users_stage import as_stage
 from zerosim.training.config import Config
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import overweight
 from zerosim.verdict.pipelines import Passes, bubble, held, pass_lines
 from zerosim.worlds.local import StillRunning
 
@@ -107,36 +106,35 @@ def shown(
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
-    def refuse(given: set[str], what: str) -> None:
-        if given:
-            raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
+    def refuse(keys: set[str], what: str) -> None:
+        if beyond := sorted(given & keys):
+            raise UsageError(f"remove {joined(beyond).replace('_', '-')}: {what} has none")
 
     [ranks] = numbers_of_ranks([ranks], MOST_SHOWN_RANKS)
-    given = {name for name, value in (groups | {
-        "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
-    loader = Loader()
-    if isinstance(subject, str) and {*(schedules := subject.split(","))} <= {*SCHEDULES}:
+    of_collectives = {"root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}
+    given = {name for name, value in (groups | of_collectives).items() if value is not None}
+    loader, names = Loader(), subject.split(",") if isinstance(subject, str) else [subject]
+    if {*map(str, names)} <= {*SCHEDULES}:
         refuse(given, "a schedule of a pipeline")
-        return shown_pipelines([(name, recorded_passes(name, ranks)) for name in schedules])
-    names = subject.split(",") if isinstance(subject, str) else [subject]
+        return shown_pipelines({name: recorded_passes(name, ranks) for name in map(str, names)})
     stages = [stage_in(name, loader) for name in names]
     if None in stages and len(names) > 1:
         raise UsageError(f"{names[stages.index(None)]!r} is no stage, and only stages, or schedules of pipelines, "
                          f"stand beside each other: {joined([*STAGES])}; {joined([*SCHEDULES])}")
     if stages != [None]:
-        refuse(given - {*groups}, "a stage")
+        refuse({*of_collectives}, "a stage")
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
                             for stage in stages if stage is not None])
     if (operation := on_tape(subject, loader)) is not None:
         raise UsageError(f"{operation.name} is a collective on the tape, which is not drawn: zerosim prove tests its "
                          "backward")
     assert not isinstance(subject, Stage)
-    refuse(given & {*groups}, "a collective")
+    refuse({*groups}, "a collective")
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
-    refuse(given & {"root"} if not collective.kind.rooted else set(), collective.name)
+    refuse(set() if collective.kind.rooted else {"root"}, collective.name)
     if not 0 <= (root or 0) < ranks:
         raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")
     schedule = scheduled(collective, ranks, root or 0)
@@ -181,14 +179,11 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
                 step = several if several.fault else step
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
-    except NotImplementedError as error:
-        raise UsageError(f"{stage} is not written yet") from error
     except Exception as error:
         if not isinstance(stage, Named) or (isinstance(error, ZerosimError) and not isinstance(error, StillRunning)):
             raise
         file = os.path.abspath(stage.part.step.__code__.co_filename)
-        why_not = endless_loop(error, file)
-        raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
+        raise UsageError(f"{stage}: {endless_loop(error, file) or raised(error, file)}") from error
     return step
 
 
@@ -202,10 +197,7 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     assert row.measured.trace is not None
     each = f" of {block} micro-batches each" * (block > 1)
     about = f"a step on {plural(ranks, 'rank')}{each}, {row.config.model.words}, {scenario.train.optimizer}"
-    kept_too_long = (f"rank {rank.rank} keeps {', '.join(more)}" for rank, due in row.memory
-                     if (more := overweight(rank, due)))
-    fault = row.first_divergence.words if row.first_divergence else (
-        row.measured.disagreement or next(kept_too_long, None))
+    fault = row.first_divergence.words if row.first_divergence else next(iter(row.failures), None)
     if fault and isinstance(stage, Named):
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
@@ -233,31 +225,31 @@ def recorded_passes(schedule: str, ranks: int) -> Passes:
     return passes
 
 
-def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
+def shown_pipelines(pipelines: Mapping[str, Passes]) -> Shown:
     """Recorded passes of pipelines that display themselves, a line for each rank; a page shows them at the same time.
 
     A row, one for each pass, has `schedule`, `rank`, `pass`, `micro_batch`, `chunk`.
     """
-    name, size = " · ".join(schedule for schedule, _ in pipelines), len(pipelines[0][1])
-    title = f"{name} on {plural(size, 'rank')}"
+    size = len(next(iter(pipelines.values())))
+    title = f"{' · '.join(pipelines)} on {plural(size, 'rank')}"
     about = f"{2 * size} micro-batches; every pass takes one unit of time, messages none"
     verdict = "; ".join(f"{schedule}: the ranks wait {bubble(passes)} of the time, and hold the activations of at most "
-                        f"{max(map(held, passes))} forward passes" for schedule, passes in pipelines)
+                        f"{max(map(held, passes))} forward passes" for schedule, passes in pipelines.items())
 
     def show(console: Console) -> None:
-        for schedule, passes in pipelines:
+        for schedule, passes in pipelines.items():
             show_words(console, Text.assemble((schedule, "bold"), f": {about}; (backward), [of weights]"))
             for line in pass_lines(passes):
                 console.print(line, markup=False, soft_wrap=True)
         show_words(console, verdict)
 
-    rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
-            for schedule, passes in pipelines for rank, slots in enumerate(passes) for what, number, chunk in slots]
+    rows = [{"schedule": name, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
+            for name, passes in pipelines.items() for rank, slots in enumerate(passes) for what, number, chunk in slots]
     return Filmed(
         pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
         make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
         make_film=lambda: Film(Head(title, verdict.split("; "), True, about), [
-            of_passes(schedule, passes) for schedule, passes in pipelines], PASSES))
+            of_passes(schedule, passes) for schedule, passes in pipelines.items()], PASSES))
 
 
 def events_of(trace: Trace) -> list[Event]:
