@@ -183,7 +183,7 @@ def test_the_command_draws_a_stage_and_a_learners_own(tmp_path, monkeypatch, cap
     ("interleaved", "nor a stage or a pipeline's schedule (ddp, zero1, zero2, zero3, gpipe, 1f1b"),
     ("zero1,ddp --svg a.svg", "there is no picture of this: print it"), ("--list --root 1", "remove all other flags"),
     ("zero1 --round 1", "remove round: a stage has none"), ("zero1 --root 0", "remove root: a stage has none"),
-    ("copy_to", "copy_to is a collective on the tape, which is not drawn: zerosim prove tests its backward"),
+    ("copy_to", "'copy_to' is neither in the table of algorithms"),
     ("zero1 --secondary-ranks 2", "leave out secondary_ranks"), ("zero1 --shard-ranks 3", "does not divide 4 ranks"),
     ("mine.py:zero3_step", "has no function 'zero3_step'"),
     ("skeleton.py:zero2_step", "skeleton.py:zero2_step: not written yet"),

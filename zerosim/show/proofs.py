@@ -52,7 +52,10 @@ def proved(
     asked, loader = numbers_of_ranks(ranks), Loader()
     if not asked:
         raise UsageError("ranks: found none; give a number of ranks, or several")
-    if (operation := on_tape(collective, loader)) is not None:
+    operation: Any = collective
+    if isinstance(collective, str):
+        operation = loader.load(collective).part if is_python(collective) else TAPE_COLLECTIVES.get(collective)
+    if isinstance(operation, Operation):
         if claims or ranks_per_host or elements:
             raise UsageError("remove --as, --ranks-per-host and --elements: a collective on the tape has none of them")
         return shown_proofs(operation, asked)
@@ -183,17 +186,6 @@ def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
             "command": diagnosed and diagnosed.command,
         } for proof, diagnosed in zip(proofs, map(diagnosis, proofs), strict=True)],
     }
-
-
-def on_tape(subject: Any, loader: Loader) -> Operation | None:
-    """A collective on the tape or a user's operation, by its name or as an object; None for anything else.
-
-    >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
-    ('copy_to', None)
-    """
-    if isinstance(subject, str):
-        subject = loader.load(subject).part if is_python(subject) else TAPE_COLLECTIVES.get(subject)
-    return subject if isinstance(subject, Operation) else None
 
 
 def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:

@@ -41,7 +41,6 @@ from zerosim.show.drawing import Film, Filmed, shown_schedule
 from zerosim.show.film import Panel, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head
-from zerosim.show.proofs import on_tape
 from zerosim.show.shown import Shown
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.schedules import SCHEDULES
@@ -125,9 +124,6 @@ def shown(
         refuse({*of_collectives}, "a stage")
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
                             for stage in stages if stage is not None])
-    if (operation := on_tape(subject, loader)) is not None:
-        raise UsageError(f"{operation.name} is a collective on the tape, which is not drawn: zerosim prove tests its "
-                         "backward")
     assert not isinstance(subject, Stage)
     refuse({*groups}, "a collective")
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
