@@ -14,7 +14,7 @@ from zerosim.core.sharding import split
 from zerosim.core.terms import Term, leaves
 from zerosim.extend import stage
 from zerosim.proofs.contents import State, complete, contents_of
-from zerosim.show.recorded import film_of, recorded_stage, stage_in
+from zerosim.show.recorded import panel_of, recorded_stage, stage_in
 from zerosim.stages import STAGES, zero2, zero3
 
 LOADER = None
@@ -174,7 +174,7 @@ def test_a_late_release_is_seen_while_it_lasts_and_is_wrong_at_the_end():
     row = contents.rows.index(("parameters", "layers.1"))
     assert ends == [(rank, 3 * row + chunk) for rank in range(3) for chunk in range(3) if chunk != rank]
     assert all(None not in rows["parameters", "layers.1"] for rows in at(contents, "forward", "layers.2"))
-    assert [frame.wrong for frame in film_of([step]).panels[0].frames].index(True) == len(contents.moments) - 1
+    assert [frame.wrong for frame in panel_of(step).frames].index(True) == len(contents.moments) - 1
 
 
 def test_a_wrong_owner_and_a_missing_sum_are_seen_where_they_begin():
@@ -189,7 +189,7 @@ def test_a_wrong_owner_and_a_missing_sum_are_seen_where_they_begin():
         number = wrong[0][0]
         assert f"{contents.moments[number].what} {contents.moments[number].unit}" == where
         assert row in {contents.rows[cell // 4] for place, _, cell in wrong if place == number}
-        (panel,) = film_of([step]).panels
+        panel = panel_of(step)
         assert first_difference(contents, step.events) is None
         assert [frame.wrong for frame in panel.frames].index(True) == number
         assert panel.frames[-1].wrong
@@ -201,13 +201,13 @@ def test_a_wrong_loss_is_a_red_row_from_where_it_goes_wrong(planted, first):
     """A loss that forgets earlier micro-batches is seen in a step of two for each rank."""
     step = recorded_stage(stage_in(planted, Loader()), 2)
     assert step.fault.startswith("after step 1, rank 0 holds loss = ")
-    (panel,) = film_of([step]).panels
+    panel = panel_of(step)
     assert panel.rows[-1] == ("", "loss")
     red = [frame for frame in panel.frames if frame.wrong]
     assert (red[0].words, red[-1]) == (first, panel.frames[-1])
     assert {panel.name_of(place) for frame in red for cells in frame.cells for place, cell in enumerate(cells)
             if cell and "wrong" in cell.looks} == {"loss"}
-    assert ("", "loss") not in film_of([recorded("zero3", 2)[0]]).panels[0].rows
+    assert ("", "loss") not in panel_of(recorded("zero3", 2)[0]).rows
 
 
 def test_other_bytes_than_those_of_the_training_are_seen():

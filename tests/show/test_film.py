@@ -20,7 +20,7 @@ from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import shown_schedule
 from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, shown_steps, stage_in
+from zerosim.show.recorded import panel_of, recorded_passes, recorded_stage, shown_steps, stage_in
 from zerosim.stages import STAGES, zero2
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
@@ -28,7 +28,7 @@ from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
 
 @pytest.fixture(scope="module")
 def panels():
-    return film_of([recorded_stage(name, 3) for name in STAGES]).panels
+    return [panel_of(recorded_stage(name, 3)) for name in STAGES]
 
 
 def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
@@ -36,7 +36,7 @@ def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
     for name in STAGES:
         step = recorded_stage(name, 3)
         contents = contents_of(step.config)
-        (data,) = json.loads(json.dumps(film(film_of([step]).panels)))["panels"]
+        (data,) = json.loads(json.dumps(film([panel_of(step)])))["panels"]
         for moment, cells in zip(contents.moments, rebuilt(data), strict=True):
             held = {(rank, cell): content for rank, of in enumerate(moment.ranks)
                     for cell, content in enumerate(of.cells) if content is not None}
@@ -147,7 +147,7 @@ def scaled(factor):
 
 
 def test_a_gradient_that_is_scaled_is_red_once_it_is_kept():
-    (panel,) = film_of([recorded_stage(stage_in(scaled(0.5), None), 2)]).panels
+    panel = panel_of(recorded_stage(stage_in(scaled(0.5), None), 2))
     red = [frame for frame in panel.frames if frame.wrong]
     assert (red[0].words, red[-1]) == ("backward layers.0", panel.frames[-1])
     assert {panel.name_of(place) for cells in red[0].cells for place, cell in enumerate(cells)

@@ -28,37 +28,30 @@ HEIGHT, CHARACTER = 20, 8
 """Pixels: the height of a cell, and the width of a character in it."""
 
 
-@dataclass(frozen=True)
-class Film:
-    """A recorded run, or several beside each other, under a title, and what their cells mean."""
+@dataclass(frozen=True, repr=False)
+class Filmed(Shown):
+    """A recorded run that displays itself, or several: the page steps through its frames, the picture has them all."""
 
-    head: Head
-    panels: Sequence[Panel]
-    legend: Sequence[str]
+    head: Head = field(kw_only=True)
+    legend: Sequence[str] = field(kw_only=True)
+    """What cells mean."""
+    make_panels: Callable[[], Sequence[Panel]] = field(kw_only=True)
     only: int | None = None
     """The only frame of the picture, at which the page opens."""
 
-
-@dataclass(frozen=True, repr=False)
-class Filmed(Shown):
-    """A recorded run that displays itself: its page steps through it, and its picture has all frames."""
-
-    make_film: Callable[[], Film] = field(kw_only=True)
-
     def picture(self) -> Picture:
         """`UsageError` of several runs beside each other, and of too many cells."""
-        drawn = self.make_film()
-        if len(drawn.panels) > 1:
+        panel, *others = self.make_panels()
+        if others:
             return super().picture()
-        lines = [drawn.head.caption, *drawn.legend, *drawn.head.verdict]
-        return Picture(strip(drawn.panels[0], lines, drawn.only), drawn.head.title)
+        return Picture(strip(panel, [self.head.caption, *self.legend, *self.head.verdict], self.only), self.head.title)
 
     def page(self) -> Page:
-        drawn = self.make_film()
-        small = ["3/4: so many, in small cells"] * bool(drawn.panels[0].whole)
-        block = {"film": film(drawn.panels, drawn.only or 0), "about": f"{drawn.head.title}, step by step",
-                 "legend": f"{KEYS}. {'; '.join([*drawn.legend, *small])}", "numbers": [*map(numbers, drawn.panels)]}
-        return Page(html(drawn.head, [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
+        panels, title = self.make_panels(), self.head.title
+        small = ["3/4: so many, in small cells"] * bool(panels[0].whole)
+        block = {"film": film(panels, self.only or 0), "about": f"{title}, step by step",
+                 "legend": f"{KEYS}. {'; '.join([*self.legend, *small])}", "numbers": [*map(numbers, panels)]}
+        return Page(html(self.head, [("film", "Step by step", [block])]), f"{title} step by step")
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
@@ -73,7 +66,7 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
         f"<{schedule.title}: {schedule.about.partition('; ')[0]}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule, only),
         make_document=schedule.document, rows_of=lambda document: list(document["messages"]),
-        make_film=lambda: Film(head, [of_schedule(schedule)], LEGEND, only))
+        head=head, legend=LEGEND, make_panels=lambda: [of_schedule(schedule)], only=only)
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:

@@ -37,7 +37,7 @@ from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.columns import KIND_WORDS
-from zerosim.show.drawing import Film, Filmed, shown_schedule
+from zerosim.show.drawing import Filmed, shown_schedule
 from zerosim.show.film import Panel, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head
@@ -244,8 +244,8 @@ def shown_pipelines(pipelines: Mapping[str, Passes]) -> Shown:
     return Filmed(
         pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
         make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
-        make_film=lambda: Film(Head(title, verdict.split("; "), True, about), [
-            of_passes(schedule, passes) for schedule, passes in pipelines.items()], PASSES))
+        head=Head(title, verdict.split("; "), True, about), legend=PASSES,
+        make_panels=lambda: [of_passes(schedule, passes) for schedule, passes in pipelines.items()])
 
 
 def events_of(trace: Trace) -> list[Event]:
@@ -292,9 +292,12 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
     stages also `stage`.
     """
     first, several = steps[0], len(steps) > 1
+    faults = [f"{f'{step.title}: ' * several}{line}" for step in steps if step.fault
+              for line in step.verdict.split("\n")]
+    head = Head(" · ".join(step.title for step in steps), faults or [first.verdict], not faults,
+                "; ".join(dict.fromkeys(step.about for step in steps)))
     return Filmed(
-        steps if several else first, all(step.fault is None for step in steps),
-        "; ".join(dict.fromkeys(step.verdict for step in steps)),
+        steps if several else first, head.passed, "; ".join(dict.fromkeys(step.verdict for step in steps)),
         "\n".join(f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>"
                   for step in steps), show=lambda console: show_steps(console, steps),
         make_document=lambda: first.document() if not several else {
@@ -305,30 +308,18 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
                 "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for of_stage in document.get("steps", [document]) for number, event in enumerate(of_stage["moments"], 1)
             for rank, part in enumerate(event["ranks"])],
-        make_film=lambda: film_of(steps))
+        head=head, legend=LEGEND, make_panels=lambda: [*map(panel_of, steps)])
 
 
-def film_of(steps: Sequence[RecordedStep]) -> Film:
-    """The film of a step, or of several stages at the same computation.
-
-    Raises `UsageError` for too many ranks, and for code that does not run on symbols.
-    """
-    panels = list[Panel]()
-    for step in steps:
-        if step.config.ranks > MOST_DRAWN:
-            raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them "
-                             "all")
-        try:
-            contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
-        except Exception as error:    # of a user's code
-            raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
-        panels.append(of_step(
-            step.title, contents, [[part["held_bytes"] for part in event["ranks"]] for event in step.events]))
-    faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
-              for line in step.verdict.split("\n")]
-    about = "; ".join(dict.fromkeys(step.about for step in steps))
-    return Film(Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about), panels,
-                LEGEND)
+def panel_of(step: RecordedStep) -> Panel:
+    """The film of a step; raises `UsageError` for too many ranks, and for code that does not run on symbols."""
+    if step.config.ranks > MOST_DRAWN:
+        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them all")
+    try:
+        contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
+    except Exception as error:    # of a user's code
+        raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
+    return of_step(step.title, contents, [[part["held_bytes"] for part in event["ranks"]] for event in step.events])
 
 
 def show_steps(console: Console, steps: Sequence[RecordedStep]) -> None:
