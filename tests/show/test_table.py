@@ -224,8 +224,8 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
 def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     others = [OtherRanksDocument(2, name, "1" if name == "DDP" else "2") for name in FOUR]
     lines = printed(replace(four, on_other_ranks=others))
-    assert " 2 ranks  1 in DDP; 2 in Stage I, Stage II and Stage III" in lines
-    assert f" 4 ranks  {four.rows[0].weights_sha256[:12]}..." in lines
+    assert "SHA-256 of the weights on 2 ranks: 1 in DDP; 2 in Stage I, Stage II and Stage III" in lines
+    assert f"SHA-256 of the weights on 4 ranks: {four.rows[0].weights_sha256[:12]}..." in lines
 
 
 @pytest.mark.parametrize("orders", [{"ours": "g1 + g0", "reference": "g0 + g1"}, {"ours": "g0", "reference": "g0"}])

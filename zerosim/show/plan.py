@@ -70,13 +70,10 @@ def figures(rows: Sequence[PlannedRow]) -> list[Figure]:
     return [figure for figure in FIGURES if not figure.if_any or any(map(figure.value, rows))]
 
 
-def short(plan: Plan) -> str:
-    """The short table of a plan, and its verdict."""
-    def show(console: Console) -> None:
-        show_grid(console, plan.names, columns(plan, [figure for figure in FIGURES if figure.tables]))
-        console.print(plan.verdict, soft_wrap=True)
-
-    return printed(show)
+def show_in_short(console: Console, plan: Plan) -> None:
+    """Show the short table of a plan, and its verdict."""
+    show_grid(console, plan.names, columns(plan, [figure for figure in FIGURES if figure.tables]))
+    console.print(plan.verdict, soft_wrap=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +81,8 @@ class ShownPlan(Shown):
     """A plan that displays itself. Its words are made when they are asked for: the search for advice takes seconds."""
 
     verdict: str = field(init=False, default=cast("str", cached_property(lambda self: self.subject.verdict)))
-    about: str = field(init=False, default=cast("str", cached_property(lambda self: short(self.subject))))
+    about: str = field(init=False, default=cast("str", cached_property(
+        lambda self: printed(lambda console: show_in_short(console, self.subject)))))
 
 
 def shown_plan(plan: Plan, command: str = "zs.plan") -> Shown:

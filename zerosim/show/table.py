@@ -72,8 +72,11 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
         show_words(console, where)
         for words in orders_of_rows:
             show_words(console, words, key="    ")
-    if run.on_other_ranks:
-        show_other_ranks(console, run)
+    own = [OtherRanksDocument(run.ranks, row.name, row.weights_sha256) for row in run.rows if run.on_other_ranks]
+    for ranks, on in sorted(by_key((row.ranks, row) for row in [*own, *run.on_other_ranks]).items()):
+        digests = [short_digest(row.weights_sha256) for row in on]
+        words = grouped([row.name for row in on], digests) if len({*digests}) > 1 else digests[0]
+        show_words(console, f"SHA-256 of the weights on {plural(ranks, 'rank')}: {words}")
     show_conclusion(console, run)
 
 
@@ -174,16 +177,6 @@ def show_subheading(console: Console, words: str) -> None:
     """Print a heading in bold, below an empty line."""
     console.print()
     show_words(console, words, style="bold")
-
-
-def show_other_ranks(console: Console, run: RunDocument) -> None:
-    """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    console.print("SHA-256 of the weights", style="bold")
-    rows = [*(OtherRanksDocument(run.ranks, row.name, row.weights_sha256) for row in run.rows), *run.on_other_ranks]
-    for ranks, on in sorted(by_key((row.ranks, row) for row in rows).items()):
-        digests = [short_digest(row.weights_sha256) for row in on]
-        words = grouped([row.name for row in on], digests) if len({*digests}) > 1 else digests[0]
-        show_words(console, words, key=f"{plural(ranks, 'rank'):>8}  ")
 
 
 def show_conclusion(console: Console, run: RunDocument) -> None:
