@@ -60,7 +60,6 @@ def page(run: RunDocument) -> str:
     """The HTML of a run."""
     rows, sections = run.rows, [results(run)]
     if rows and run.steps:
-        same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
         pairs = [row for row in rows if row.traced and row.ranks > 1]
         sections += [step(rows, run.about_times, ordered=run.times_mislead), (
             "traffic", "Bytes between each pair of ranks", [
@@ -68,9 +67,7 @@ def page(run: RunDocument) -> str:
                 *[picture({"concat": [*map(pictures.partners, pairs)], "columns": 4,
                            "resolve": {"scale": {"opacity": "independent"}}},
                           "bytes from each rank to each other in a step")] * bool(pairs)]), (
-            "losses", "Losses", [
-                *([note("All rows have the same losses, bit for bit.")] if same else []),
-                picture(pictures.losses(rows), "the loss of every step")])]
+            "losses", "Losses", [picture(pictures.losses(rows), "the loss of every step")])]
     sections.append(("divergence", "Where bits first differ", [
         block for row in rows if row.first_divergence for block in (
             {"text": f"{row.name}: {row.first_divergence.words}", "look": "verdict failed"},

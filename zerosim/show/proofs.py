@@ -67,7 +67,21 @@ def proved(
         proofs, passed, verdict,
         f"<{subject.name} on {', '.join(str(proof.size) for proof in proofs)} ranks: {verdict}>",
         show=lambda console: show_proofs(console, subject, asked, proofs),
-        make_document=lambda: document(subject, proofs),
+        make_document=lambda: {
+            "schema": "zerosim.proof/1",
+            "subject": subject.name,
+            "collective": subject.collective,
+            "proofs": [{
+                "ranks": proof.size,
+                "holds": proof.holds,
+                "order": proof.order,
+                "elements": proof.lengths,
+                "sent": proof.sent and proof.sent._asdict(),
+                "held": [[str(symbol) for symbol in held] for held in proof.held],
+                "faults": [vars(fault) for fault in proof.faults],
+                "cause": known and known.cause,
+                "command": known and known.command,
+            } for proof, known in zip(proofs, map(diagnosis, proofs), strict=True)]},
         rows_of=lambda document: [
             {key: proof[key] for key in ("ranks", "holds", "order", "sent", "cause", "command")}
             for proof in document["proofs"]])
@@ -167,25 +181,6 @@ def proved_properties(proof: Proof) -> list[str]:
              order if order.endswith("order") else f"the order of the {order}")
     return ["every contribution arrives exactly once", f"added in {named}",
             *(["the same on every rank"] if kind.agreeing else []), tried]
-
-
-def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
-    return {
-        "schema": "zerosim.proof/1",
-        "subject": subject.name,
-        "collective": subject.collective,
-        "proofs": [{
-            "ranks": proof.size,
-            "holds": proof.holds,
-            "order": proof.order,
-            "elements": proof.lengths,
-            "sent": proof.sent and proof.sent._asdict(),
-            "held": [[str(symbol) for symbol in held] for held in proof.held],
-            "faults": [vars(fault) for fault in proof.faults],
-            "cause": diagnosed and diagnosed.cause,
-            "command": diagnosed and diagnosed.command,
-        } for proof, diagnosed in zip(proofs, map(diagnosis, proofs), strict=True)],
-    }
 
 
 def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:

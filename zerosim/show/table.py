@@ -186,13 +186,11 @@ def show_conclusion(console: Console, run: RunDocument) -> None:
     unused = [STAGES[stage].title for stage in run.scenario["check"]["does_not_fit"] if stage not in stages]
     if unused:
         show_words(console, f"Not checked: {joined_names(unused)} must not fit, but no row here uses it")
-    verdict = run.verdict
-    if not run.passed:
-        failures = [f"{failure['name']}: {failure['what']}" for failure in run.failures]
-        verdict = f"FAILED: {'; '.join(failures)}"
-        if len(verdict) > console.width:
-            verdict = run.verdict
-            for words in failures:
-                show_words(console, words, style="red")
+    failures = [f"{failure['name']}: {failure['what']}" for failure in run.failures]
+    verdict = f"FAILED: {'; '.join(failures)}" if failures else run.verdict
+    if failures and len(verdict) > console.width:
+        verdict = run.verdict
+        for words in failures:
+            show_words(console, words, style="red")
     console.print(verdict, style=f"bold {'green' if run.passed else 'red'}", markup=False,
                   soft_wrap=not console.is_terminal)
