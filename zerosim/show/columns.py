@@ -119,8 +119,8 @@ FIGURES = (
         "ranks of one copy of the model (tp: tensor, cp: context, ep: expert, pp: pipeline), the stage, its ranks",
         lambda row: row.layout, frozenset({TERMINAL, PAGE}), if_any=True),
     Figure(
-        "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: row.fullest.kept_bytes, frozenset({TERMINAL}),
-        due="kept", bar=lambda row: row.fullest.resting_bytes),
+        "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: sum(row.fullest.resting_bytes.values()),
+        frozenset({TERMINAL}), due="kept", bar=lambda row: row.fullest.resting_bytes),
     *(Figure(
         f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
         of_kind("resting_bytes", kind), frozenset({VERBOSE, PAGE}), due="kept",

@@ -73,16 +73,15 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
     """Print a schedule, a line for each rank in each round, or `only` one round."""
     show_words(console, Text.assemble((schedule.title, "bold"), f": {schedule.about}"))
     show_words(console, "; ".join([*LEGEND, "› new"]), style="dim")
-    for state, vectors in enumerate(schedule.states):
-        if only not in (None, state):
-            continue
+    for state in range(len(schedule.states)) if only is None else [only]:
         arrived = [Text("\n").join(
             Text(f"{sent.source} ─{schedule.place_name(*chunks)}─{'⊕' if sent.reduced else '─'}▶",
                  COLOURS[chunks[0] % len(COLOURS)] if len(chunks) == 1 else "")
             for sent in schedule.messages if (sent.round, sent.to) == (state, rank)
             for chunks in [chunks_of(sent.carried)]) for rank in range(schedule.size)]
         cells = [[Text.assemble(("› ", "bold"), (cell.text, f"bold {COLOURS[cell.place % len(COLOURS)]}"))
-                  if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector] for vector in vectors]
+                  if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector]
+                 for vector in schedule.states[state]]
         show_grid(console, [f"rank {rank}" for rank in range(schedule.size)], [
             *[Column("arrives", arrived)] * any(arrived),
             *(Column(schedule.place_name(place), column, to_the_left=True)

@@ -19,6 +19,7 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.terms import Sum, Term, leaves
 from zerosim.core.words import joined
 from zerosim.observe.ledger import MEMORY_KINDS
+from zerosim.observe.record import Message
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.contents import USES, Contents, Moment, State
 from zerosim.proofs.schedule import Cell as ScheduleCell
@@ -127,7 +128,7 @@ def of_schedule(schedule: Schedule) -> Panel:
         for message in (message for message in schedule.messages if message.round == state):
             chunks = chunks_of(message.carried)
             sent[message.source] += len(message.carried)
-            notes.append(note_of(message.source, message.to, schedule.place_name(*chunks), message.reduced))
+            notes.append(note_of(message, schedule.place_name(*chunks)))
             moves += [(message.source, left, message.to, reached, message.reduced, drawn(-1, 0, ScheduleCell(
                 carried, left, 0))) for left, reached, carried in zip(
                 message.outgoing or chunks or [0], message.into or chunks or [0], message.carried or [None],
@@ -142,8 +143,8 @@ def of_schedule(schedule: Schedule) -> Panel:
     return Panel(schedule.title, rows, 1, schedule.size, frames)
 
 
-def note_of(source: int, to: int, chunks: str, reduced: bool) -> str:
-    return f"{source} → {to}: {chunks}{', added' * reduced}"
+def note_of(message: Message, chunks: str) -> str:
+    return f"{message.source} → {message.to}: {chunks}{', added' * message.reduced}"
 
 
 def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
@@ -198,7 +199,7 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
                       for left, reached, carried in zip(
                           outgoing, message.into or outgoing, message.carried, strict=False)]
             chunks = abbreviated([cell % contents.size for cell in outgoing], ",")
-            notes.append(note_of(message.source, message.to, f"chunk {chunks}", message.reduced))
+            notes.append(note_of(message, f"chunk {chunks}"))
         last = number == len(contents.moments) - 1
         events += number > 0 and moment.ends
         others = trained[min(events, len(trained)) - 1] if events else [{}] * contents.size

@@ -74,9 +74,8 @@ class Axis:
 
     @property
     def spec(self) -> Spec:
-        title = "events in order" if self.ordered else "ms since the step began"
         return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
-                "title": title}
+                "title": "events in order" if self.ordered else "ms since the step began"}
 
     def places(self, row: RowDocument) -> dict[int, float]:
         """The place of each time, in nanoseconds since the row's step began, at which something begins or ends on the
@@ -288,8 +287,7 @@ def converter() -> Any:
 @cache
 def script() -> str:
     """The scripts of Vega-Lite, which set `vegaEmbed`."""
-    bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return f"(() => {{{bundle}}})();"
+    return f"(() => {{{converter().javascript_bundle('window.vegaEmbed = vegaEmbed;')}}})();"
 
 
 def drawable(spec: Any, width: int = 0) -> Any:

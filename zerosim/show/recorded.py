@@ -217,8 +217,7 @@ def recorded_passes(schedule: str, ranks: int) -> Passes:
         train=Train(steps=1, micro_batch=1, micro_batches=2 * ranks),
         parallel=Parallel(("ddp",), pipeline_ranks=ranks, schedule=schedule, model_chunks=chunks))
     row = run_locally(prepare(scenario, load_dataset(scenario)), limit_seconds=LIMIT_SECONDS).trained[0]
-    [passes] = row.measured.passes
-    return passes
+    return row.measured.passes[0]
 
 
 def shown_pipelines(pipelines: Mapping[str, Passes]) -> Shown:
