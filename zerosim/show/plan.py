@@ -27,8 +27,8 @@ from zerosim.show.shown import Page, Shown, printed
 
 MOST_DRAWN = 12
 """The most rows whose step is drawn; all rows are in the table."""
-MOST_CHANGES = 1_000
-"""The most changes of memory in a picture."""
+INTERVALS = 1_000
+"""The intervals of a step of which a picture of its memory has the fullest moment and the last one."""
 PROMPT = frozenset({"prompt"})
 """The short table, which is the `repr` of a plan; the terminal and the page have all figures."""
 FIGURES = (
@@ -160,14 +160,15 @@ def drawn_rows(plan: Plan) -> list[RowDocument]:
 
 
 def thinned(curve: Curve) -> Curve:
-    """A curve with at most `MOST_CHANGES` changes: the fullest moment of each of so many intervals of time.
+    """The fullest moment and the last one of each of `INTERVALS` intervals of time.
 
-    >>> thinned([(at, {"buffers": at % 7}) for at in range(7_000)])[:2]
-    [(6, {'buffers': 6}), (13, {'buffers': 6})]
+    >>> thinned([(at, {"buffers": -at % 7}) for at in range(7_000)])[:4]
+    [(1, {'buffers': 6}), (6, {'buffers': 1}), (8, {'buffers': 6}), (13, {'buffers': 1})]
     """
-    fullest: dict[int, tuple[int, dict[str, int]]] = {}
-    first, last = curve[0][0], curve[-1][0]
+    fullest, last = dict[int, tuple[int, dict[str, int]]](), dict[int, tuple[int, dict[str, int]]]()
+    begin, end = curve[0][0], curve[-1][0]
     for moment in curve:
-        interval = (moment[0] - first) * MOST_CHANGES // (last - first + 1)
+        interval = (moment[0] - begin) * INTERVALS // (end - begin + 1)
         fullest[interval] = max(fullest.get(interval, moment), moment, key=lambda moment: sum(moment[1].values()))
-    return [*fullest.values()]
+        last[interval] = moment
+    return sorted(dict([*last.values(), *fullest.values()]).items())
