@@ -8,8 +8,7 @@ from zerosim.scenario.shipped import copy_out, exercises, lessons, material, tit
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the argument of both commands."""
-    parser.add_argument("folder", nargs="?", metavar="DIR", help="copy the files into this folder, which is made if it "
-                                                                 "is missing; without it they are listed")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="copy the files into it; without it list them")
 
 
 def main(arguments: argparse.Namespace) -> int:
