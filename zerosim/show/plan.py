@@ -142,7 +142,8 @@ def plan_page(plan: Plan, command: str) -> str:
             picture(pictures.kept(rows), "memory of a rank between steps, by kind")]),
         step(rows, device_bytes=device_bytes),
         ("origin", "How to reproduce it", [
-            {"text": "This was planned by"}, {"code": command}, {"code": in_toml(resolved(plan.scenario))}])])
+            {"text": "This was planned by"}, {"code": command},
+            {"code": in_toml(resolved(plan.scenario)), "fold": "The resolved scenario, with all defaults."}])])
 
 
 def drawn_rows(plan: Plan) -> list[RowDocument]:

@@ -191,8 +191,8 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     row = run_locally(prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1)),
                       limit_seconds=LIMIT_SECONDS).trained[0]
     assert row.measured.trace is not None
-    each = f" of {block} micro-batches each" * (block > 1)
-    about = f"a step on {plural(ranks, 'rank')}{each}, {row.config.model.words}, {scenario.train.optimizer}"
+    blocks = f" of {block} micro-batches each" * (block > 1)
+    about = f"a step on {plural(ranks, 'rank')}{blocks}, {row.config.model.words}, {scenario.train.optimizer}"
     fault = row.first_divergence.words if row.first_divergence else next(iter(row.failures), None)
     if fault and isinstance(stage, Named):
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
