@@ -111,7 +111,7 @@ def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["data"]
-    {'source': 'digits', 'target': '', 'test_every': 0}
+    {'source': 'digits'}
     """
     return {name: plain(getattr(scenario, name), str) for name in keys(type(scenario))}
 

@@ -110,8 +110,6 @@ class WorldKeys:
 class Data(Section):
     names_parts = {"source": as_source}  # noqa: RUF012 - never written
     source: str | Named = "digits"
-    target: str = ""
-    test_every: Natural = 0
     own: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
