@@ -13,8 +13,6 @@ from zerosim.core.allocation import Allocator, Array, allocate
 Bytes = npt.NDArray[np.uint8]
 CLOSE_NOTIFY = 0x7FFF
 """The tag of the last message between two ranks; the largest that every MPI library has."""
-UNCOPIED = CLOSE_NOTIFY - 1
-"""The tag of an empty message in place of one that comes uncopied, over a communicator of its own."""
 
 
 class Copies:
@@ -50,12 +48,7 @@ def shaped(memory: Bytes, like: Array) -> Array:
     return memory[: like.nbytes].view(like.dtype).reshape(like.shape)
 
 
-def raw(array: Array) -> Bytes:
-    """The bytes of an array in C order, as a view."""
-    return (array if array.ndim == 1 else array.reshape(-1)).view(np.uint8)
-
-
 @cache
 def dtype_tag(dtype: np.dtype[Any]) -> int:
     """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
-    return zlib.crc32(str(dtype if dtype.fields is None else dtype.descr).encode()) % UNCOPIED
+    return zlib.crc32(str(dtype if dtype.fields is None else dtype.descr).encode()) % CLOSE_NOTIFY

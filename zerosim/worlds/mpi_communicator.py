@@ -1,4 +1,4 @@
-"""A rank of the MPI world: its mailbox, in which wrong arrays and ranks are refused, and large exchanges go uncopied.
+"""A rank of the MPI world: its mailbox, in which wrong arrays and ranks are refused.
 
 A second channel is a duplicate of the communicator, served by one thread. Messages between two ranks arrive in order,
 so two collectives at once over one channel would receive each other's messages.
@@ -20,7 +20,6 @@ from zerosim.worlds.copies import CLOSE_NOTIFY, Copies
 from zerosim.worlds.delivery import check_into, refuse_mask
 from zerosim.worlds.mpi_mailbox import NOTHING, TAGGED, Mailbox
 from zerosim.worlds.mpi_start import Machine
-from zerosim.worlds.mpi_uncopied import LARGE_BYTES, Uncopied
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,7 +46,6 @@ class MpiCommunicator(Mailbox):
         self.library = f"{vendor} {'.'.join(map(str, version))}"
         self.machine = Machine([0] * comm.size, 0)
         self._leaving = False
-        self._uncopied = Uncopied(self, comm.Dup())
 
     def take_buffers_from(self, allocate: Allocator) -> None:
         """Let all memory for later messages of more than `SMALL_BYTES` come from `allocate`, for a ledger to count."""
@@ -99,11 +97,8 @@ class MpiCommunicator(Mailbox):
     ) -> None:
         """Send `outgoing` to rank `to`; at the same time receive from `source`, as `recv` does."""
         self._check(outgoing, to, into, source)
-        if max(outgoing.nbytes, into.nbytes) >= LARGE_BYTES and self._tag < TAGGED:
-            self._uncopied.exchange(outgoing, to, into, source, reduce)
-        else:
-            self.depart(outgoing, to)
-            self.arrive(into, source, reduce)
+        self.depart(outgoing, to)
+        self.arrive(into, source, reduce)
 
     def exchange_all(self, exchanges: Sequence[Exchange]) -> None:
         for exchange in exchanges:

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Reduction
 from zerosim.core.errors import CollectiveError, Deadlock
-from zerosim.worlds.copies import CLOSE_NOTIFY, UNCOPIED, Bytes, Copies, dtype_tag, shaped
+from zerosim.worlds.copies import CLOSE_NOTIFY, Bytes, Copies, dtype_tag, shaped
 from zerosim.worlds.delivery import deliver
 from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.world import Result
@@ -63,12 +64,10 @@ class Mailbox:
         self.copies = Copies()
         self._unheard, self._unclaimed = set(self._members), Counter[int]()
         self._dropped: list[tuple[object, Bytes]] = []
-        self.sent, self.received = [0] * self.size, [0] * self.size
 
-    def depart(self, outgoing: Array, to: int, tag: int | None = None) -> None:
-        """Copy `outgoing`, and let MPI send the copy, under the tag of its dtype if no other is given."""
-        self.sent[to] += 1
-        tag = tag or (self._tag if self._tag >= TAGGED else dtype_tag(outgoing.dtype))
+    def depart(self, outgoing: Array, to: int) -> None:
+        """Copy `outgoing`, and let MPI send the copy, under the tag of its dtype if the program gives none."""
+        tag = self._tag if self._tag >= TAGGED else dtype_tag(outgoing.dtype)
         if outgoing.nbytes <= SMALL_BYTES:
             memory: Any = outgoing.tobytes()
             request = self._comm.Isend(memory, self.numbers[to], tag)
@@ -77,14 +76,10 @@ class Mailbox:
             shaped(memory, outgoing)[...] = outgoing
             request = self._comm.Isend(memory[: outgoing.nbytes], self.numbers[to], tag)
         if not request.Test():
-            self.keep(request, memory, outgoing.nbytes, to)
+            self._waiting_bytes(to)
+            self._departures[to].append(Departure(request, memory, outgoing.nbytes, self.copies))
         elif not isinstance(memory, bytes):
             self.copies.give(memory)
-
-    def keep(self, request: "MPI.Request", memory: bytes | Bytes, sent_bytes: int, to: int) -> None:
-        """Keep the memory of a message in flight; that of messages which have been sent is free."""
-        self._waiting_bytes(to)
-        self._departures[to].append(Departure(request, memory, sent_bytes, self.copies))
 
     def arrive(self, into: Array, source: int, reduce: Reduction | None) -> None:
         """Receive the next message of `source`."""
@@ -102,30 +97,22 @@ class Mailbox:
             finally:
                 self.copies.give(memory)
 
-    def match(self, landing: Array, into: Array, source: int, coming: "MPI.Request | None" = None) -> None:
-        """Wait for the next message of `source`, and receive it in `landing`, where `coming` receives it uncopied.
+    def match(self, landing: Array, into: Array, source: int) -> None:
+        """Wait for the next message of `source`, and receive it in `landing`.
 
         Raises the error for a message that does not fit `into`.
         """
-        number, status, deadline = self.numbers[source], self._status, 0.0
-        while (message := self._comm.Improbe(number, self._tag, status)) is None:
-            if deadline and time.monotonic() > deadline:
-                raise self._waited(f"for a message from rank {source}")
-            deadline = deadline or time.monotonic() + self.timeout_seconds
-            os.sched_yield()
+        number, status = self.numbers[source], self._status
+        message = self._comm.Improbe(number, self._tag, status) or self._polled(
+            partial(self._comm.Improbe, number, self._tag, status), source)
         self.came_ns = time.monotonic_ns()
-        self.received[source] += 1
         sent_bytes, tag = status.Get_count(), status.Get_tag()
-        if tag == UNCOPIED and coming is not None:
-            message.Recv(NOTHING)
-            self.poll(coming.Test, f"for a message from rank {source}")
-            return
         fits = sent_bytes == into.nbytes and (tag == dtype_tag(into.dtype) or tag >= TAGGED)
         flat = landing if landing.ndim == 1 else landing.reshape(-1)
         arrived = flat.view(np.uint8) if fits else np.empty(sent_bytes, np.uint8)
         request = message.Irecv(arrived)
         if not request.Test():
-            self.poll(request.Test, f"for a message from rank {source}")
+            self._polled(request.Test, source)
         if not fits:
             raise self._unexpected(arrived, tag, into, source)
 
@@ -163,12 +150,12 @@ class Mailbox:
                 sent.copies.give(sent.memory)
         return departures[0].sent_bytes if departures else None
 
-    def poll(self, done: Callable[[], Result | None], awaited: str) -> Result:
-        """Wait until `done` returns a true value, and return it."""
+    def _polled(self, done: Callable[[], Result | None], source: int) -> Result:
+        """Wait for a message of `source`, until `done` returns a true value, which is the result."""
         deadline = time.monotonic() + self.timeout_seconds
         while not (result := done()):
             if time.monotonic() > deadline:
-                raise self._waited(awaited)
+                raise self._waited(f"for a message from rank {source}")
             os.sched_yield()
         return result
 
