@@ -326,7 +326,7 @@ class Check:
 
     reference: bool = True
     test_accuracy: Portion = 0.0
-    test_loss: Annotated[str, one_of(("bigram",))] | Number = 0.0
+    test_loss: Number = 0.0
     same_bits_on: tuple[Counted, ...] = ()
     does_not_fit: tuple[StageName, ...] = ()
     fits: tuple[StageName, ...] = ()
