@@ -34,7 +34,7 @@ COMMANDS = {
     "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
-    "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
+    "torch": ("zerosim.torch.command", "run a PyTorch script over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
     "completion": ("zerosim.commands.completion", "print a script of bash, zsh or fish that completes commands"),
 }

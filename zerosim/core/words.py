@@ -155,14 +155,6 @@ def measured(measure: str, figure: float) -> str:
     return f"{figure:.2%}" if measure in ("accuracy", "exact sequences") else f"{figure:.4g}"
 
 
-def percentage(share: float | None) -> str:
-    """
-    >>> percentage(0.714), percentage(None)
-    ('71%', '–')
-    """
-    return "–" if share is None else f"{share:.0%}"
-
-
 def short_digest(digest: str) -> str:
     """
     >>> short_digest("0123456789abcdef" * 4)

@@ -266,7 +266,7 @@ class Parallel(Section):
     @property
     def directions(self) -> Directions:
         """The ranks that train one copy of the model."""
-        return Directions.named(vars(self))
+        return Directions(self.tensor_ranks, self.context_ranks, self.expert_ranks, self.pipeline_ranks)
 
     @property
     def pieces(self) -> int:
