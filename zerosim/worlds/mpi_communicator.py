@@ -12,19 +12,20 @@
 
 import os
 import time
-from collections import Counter, deque
+import zlib
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from zerosim.core.allocation import Allocator, Array
+from zerosim.core.allocation import Allocator, Array, allocate
 from zerosim.core.comm import Exchange, Reduction, check_rank
 from zerosim.core.errors import CollectiveError, Deadlock
-from zerosim.worlds.copies import CLOSE_NOTIFY, Bytes, Copies, dtype_tag, shaped
 from zerosim.worlds.delivery import check_into, deliver, refuse_mask
 from zerosim.worlds.here import HERE, spaced
 from zerosim.worlds.mpi_start import Machine
@@ -33,6 +34,9 @@ from zerosim.worlds.world import Result
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Bytes = npt.NDArray[np.uint8]
+CLOSE_NOTIFY = 0x7FFF
+"""The tag of the last message between two ranks; the largest that every MPI library has."""
 SMALL_BYTES = 1 << 14
 """The most bytes of a message whose copy is a Python object; copies of longer ones are kept and reused."""
 TAGGED = CLOSE_NOTIFY + 1
@@ -42,13 +46,52 @@ UNFINISHED: list[list[deque["Departure"]]] = []
 """The messages in flight of every communicator of this process: MPI reads their memory, so they must stay alive."""
 
 
+class Copies:
+    """Memory for copies of messages, kept for reuse by size: the page faults of fresh memory cost more than a message.
+
+    Sizes are rounded up by a quarter at most, so that messages of similar length share it.
+
+    >>> copies = Copies()
+    >>> memory = copies.take(100)
+    >>> copies.give(memory)
+    >>> memory.nbytes, copies.take(97) is memory
+    (112, True)
+    """
+
+    def __init__(self, allocate: Allocator = allocate) -> None:
+        self.allocate = allocate
+        self._free: defaultdict[int, list[Bytes]] = defaultdict(list)
+
+    def take(self, needed_bytes: int) -> Bytes:
+        """Memory of at least `needed_bytes` bytes."""
+        grain = 1 << max(needed_bytes.bit_length() - 3, 0)
+        capacity = -(-needed_bytes // grain) * grain
+        free = self._free[capacity]
+        return free.pop() if free else self.allocate(capacity, np.uint8, kind="buffers", owner="messages")
+
+    def give(self, memory: Bytes) -> None:
+        """Return memory for reuse."""
+        self._free[memory.nbytes].append(memory)
+
+
+def shaped(memory: Bytes, like: Array) -> Array:
+    """The first bytes of `memory` as an array with the shape and dtype of `like`."""
+    return memory[: like.nbytes].view(like.dtype).reshape(like.shape)
+
+
+@cache
+def dtype_tag(dtype: np.dtype[Any]) -> int:
+    """The tag of messages of this dtype, the same in every process; two dtypes nearly never share one."""
+    return zlib.crc32(str(dtype if dtype.fields is None else dtype.descr).encode()) % CLOSE_NOTIFY
+
+
 class Departure(NamedTuple):
     """A message in flight: MPI reads `memory` until `request` is complete."""
 
     request: "MPI.Request"
     memory: bytes | Bytes
     sent_bytes: int
-    copies: "Copies"
+    copies: Copies
 
 
 class MpiCommunicator:
