@@ -244,17 +244,6 @@ def test_a_function_gives_samples(folder, capsys):
     assert main(["plan", str(folder / "data.toml")]) == 0
 
 
-def test_the_function_of_the_page_reads_a_csv(folder, capsys, monkeypatch):
-    monkeypatch.chdir(folder)
-    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
-    (folder / "houses.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
-    (folder / "houses.csv").write_text("rooms,price,area\n" + "".join(f"{n},{n}.5,{n % 7}\n" for n in range(30)))
-    (folder / "data.toml").write_text(DATA.replace("mine.py:spirals", "houses.py:houses").replace("count = 40", ""))
-    assert main(["run", "data.toml"]) == 0
-    assert "2-64-64-1 MLP" in capsys.readouterr().out
-    assert "KeyError: 'size'" in refused(capsys, "run", folder / "data.toml", "--set", "data.target=size")
-
-
 EVERYTHING = """
 world.ranks = 2
 data.source = "mine.py:spirals"
