@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.core.allocation import MODEL_STATES
-from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
+from zerosim.core.words import by_key, grouped, in_unit, joined_names, plural, short, short_digest, spread
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, bits, facts, legend, notes, shown_in
 from zerosim.show.document import OtherRanksDocument, RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
@@ -146,7 +146,7 @@ def step_times(traces: Sequence[TraceDocument]) -> list[Column]:
     copies = any(step.moving_ns or step.waiting_for_memory_ns for trace in traces for step in trace.steps)
     return [*(Column(f"{heading}\nms", [short(fmean(map(time, trace.steps)) / 1e6) for trace in traces])
               for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")),
-            Column("hidden\nof it", [percentage(trace.hidden) for trace in traces])]
+            Column("hidden\nof it", ["–" if trace.hidden is None else f"{trace.hidden:.0%}" for trace in traces])]
 
 
 def show_details(console: Console, run: RunDocument) -> None:
