@@ -330,7 +330,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
     check, measured, test, steps = row.config.check, row.measured, row.measured.test, row.config.steps_here
     if test is not None and check.test_accuracy and test < check.test_accuracy:
         yield f"test accuracy is {percent(test)}, below {percent(check.test_accuracy)}"
-    if test is not None and check.test_loss and not test < float(check.test_loss):
+    if test is not None and check.test_loss and not test < check.test_loss:
         yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
     for claimed in check.volumes:
         if round(row.volume, 6) != round(claimed, 6):
