@@ -89,14 +89,13 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.report or arguments.picture:
         converter()
     source = source or with_usual_settings(*ranks[:1])
-    others, changes = foreign_keys(arguments, source)
+    others, keys = foreign_keys(arguments, source)
     console = standard_output(arguments)
     run = Run(arguments.tokens, arguments.price or 0.0) if arguments.tokens else None
     try:
         with saying(arguments) as say:
             read = read_plan if arguments.search is None else partial(read_search, most=arguments.search, say=say)
-            plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python)
-            plan = replace(plan, run=run)
+            plan = replace(read(source, ranks, keys, swept(arguments.sweep), python=not arguments.no_python), run=run)
             if plan.best is None:
                 say("Nothing fits: searching for a layout that does")
                 _ = plan.advice

@@ -34,8 +34,6 @@ class Row:
     """The ranks that train one copy of the model, and the number of ranks with micro-batches of their own, `data`."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
-    short_gather_bytes: int
-    """The longest vector that is short, for `parallel.all_gather = "auto"`."""
     memory_limit_mb: int
     keys: ModelKeys
     train: Train
@@ -75,12 +73,12 @@ class Scenario(Sections):
         """
         parallels = [variant.applied(self.parallel) for variant in self.variant] or [
             dataclasses.replace(self.parallel, stages=(stage,)) for stage in self.parallel.stages]
-        rows, world, gathered = [], self.world, round(1000 * self.cluster.short_gather_kb)
+        rows, world = [], self.world
         for number, (name, parallel) in enumerate(zip(self.names, parallels, strict=True)):
             (stage,), ranks = parallel.stages, world.ranks // parallel.directions.places
             rows.append(Row(
                 name, stage, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
-                gathered, world.memory_limit_mb, self.model, self.train, parallel,
+                world.memory_limit_mb, self.model, self.train, parallel,
                 self.model.units_of(parallel.units), self.check.of_row(number)))
         return rows
 
@@ -104,7 +102,7 @@ def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["data"]
-    {'source': 'digits', 'target': '', 'test_every': 0}
+    {'source': 'digits'}
     """
     return {name: plain(getattr(scenario, name), str) for name in keys(type(scenario))}
 

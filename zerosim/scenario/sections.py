@@ -98,8 +98,6 @@ class WorldKeys:
 class Data(Section):
     names_parts = {"source": as_source}  # noqa: RUF012 - never written
     source: str | Named = "digits"
-    target: str = ""
-    test_every: Natural = 0
     own: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -256,7 +254,7 @@ class Parallel(Section):
     @property
     def directions(self) -> Directions:
         """The ranks that train one copy of the model."""
-        return Directions.named(vars(self))
+        return Directions(self.tensor_ranks, self.context_ranks, self.expert_ranks, self.pipeline_ranks)
 
     @property
     def pieces(self) -> int:
@@ -303,7 +301,7 @@ class Check:
 
     reference: bool = True
     test_accuracy: Portion = 0.0
-    test_loss: Annotated[str, one_of(("bigram",))] | Number = 0.0
+    test_loss: Number = 0.0
     same_bits_on: tuple[Counted, ...] = ()
     does_not_fit: tuple[StageName, ...] = ()
     fits: tuple[StageName, ...] = ()

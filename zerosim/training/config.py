@@ -12,8 +12,8 @@ from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import as_written
 from zerosim.autograd.tape_collectives import Direction
 from zerosim.collectives import Algorithm
-from zerosim.collectives.choosing import BySize
 from zerosim.collectives.own import SERVING
+from zerosim.collectives.table import find
 from zerosim.core.orders import ORDERS, Order
 from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.core.sharding import Mesh
@@ -119,8 +119,9 @@ class Config(Row):
     def serving(self, kind: str) -> Algorithm | None:
         """The algorithm that the row names for a kind of collective; None if it names none."""
         name = getattr(self.parallel, kind)
-        algorithm = SERVING[kind][name] if name else None
-        return algorithm.up_to(self.short_gather_bytes) if isinstance(algorithm, BySize) else algorithm
+        if name == "auto":
+            return find(kind, name, self.placement.mesh.group)
+        return SERVING[kind][name] if name else None
 
     @cached_property
     def recomputed(self) -> frozenset[Unit]:

@@ -21,7 +21,7 @@ from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
-from zerosim.scenario.data import Dataset, bigram_loss, exact_share, sample_order
+from zerosim.scenario.data import Dataset, exact_share, sample_order
 from zerosim.scenario.data.weights import WeightsFile, weights_file
 from zerosim.scenario.reading import nearest
 from zerosim.scenario.values import shown
@@ -101,11 +101,8 @@ def prepare(
     """
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     check_data(scenario, task, None if dataset.x_test is None else dataset.measure)
-    claimed = scenario.check.test_loss
-    bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     with scenario.origin.blaming(("model", "kind")):
-        configs = [
-            configured(replace(row, check=replace(row.check, test_loss=bar)), task) for row in scenario.rows]
+        configs = [configured(row, task) for row in scenario.rows]
     for config in configs:
         check_counted(scenario, dataset, config)
     initial = first_weights(scenario, configs[0])

@@ -343,7 +343,7 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
     if test is not None and check.test_accuracy and test < check.test_accuracy:
         # Six digits, so that a value just below the limit does not read as the limit.
         yield f"test accuracy is {100 * test:.6g}%, below {100 * check.test_accuracy:.6g}%"
-    if test is not None and check.test_loss and not test < float(check.test_loss):
+    if test is not None and check.test_loss and not test < check.test_loss:
         yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
     by_collectives = [sum(count.sent_bytes for name, count in rank.by_collective.items()
                           if name in check.collectives or not check.collectives) for rank in measured.traffic]
