@@ -10,7 +10,7 @@ from zerosim.proofs.programs import programs_of, run_collectives
 from zerosim.scenario import Scenario, load
 from zerosim.scenario.data import load_dataset
 from zerosim.show.document import document, written
-from zerosim.show.prepared import collectives_document
+from zerosim.show.prepared import shown_collectives
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 from zerosim.worlds.local import LocalWorld
@@ -23,7 +23,7 @@ def locally(scenario):
     if isinstance(scenario, Scenario):
         return written(document(run_locally(prepare(scenario, load_dataset(scenario))), {}))
     world, programs = LocalWorld(scenario.world.ranks, sends=scenario.world.sends), programs_of(scenario)
-    return collectives_document(world.run(lambda comm: run_collectives(comm, scenario, programs))[0], {})
+    return shown_collectives(world.run(lambda comm: run_collectives(comm, scenario, programs))[0], {}).document
 
 
 @pytest.mark.parametrize(("name", "keys"), [

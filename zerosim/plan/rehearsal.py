@@ -186,7 +186,7 @@ def turn_of(config: Config) -> int:
 
 def with_passes(config: Config, passes: int) -> Config:
     """The row with so many passes of a rank in a step."""
-    return replace(config, train=replace(config.train, micro_batches=config.ranks * passes * config.at_once))
+    return replace(config, train=replace(config.train, micro_batches=config.directions.data * passes * config.at_once))
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
@@ -199,13 +199,14 @@ def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
 
 def by_itself(config: Config, cluster: Cluster, around: DirectionCosts, *, traced: bool) -> Rehearsal:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
-    costs = Costs(cluster, config.ranks, config.computing.weights.itemsize, config.directions.side_by_side)
-    comm, software = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster)), cluster.software
+    directions, software = config.directions, cluster.software
+    costs = Costs(cluster, directions.data, config.arithmetic.compute.itemsize, directions.side_by_side)
+    comm = Clocked(LockstepCommunicator(directions.data), costs, Sharing.of(config, cluster))
     clock, shared = comm.clock, comm.sharing.allocator(extent)
     clock.traced = traced
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
-    kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
+    kernels = FusedKernels(software, config.arithmetic.compute) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
 
     def carry(what: str, owner: str, into: Any, source: Any) -> None:
@@ -215,7 +216,7 @@ def by_itself(config: Config, cluster: Cluster, around: DirectionCosts, *, trace
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
     updates = TimedUpdates(config, clock, costs, comm.sharing, allocate)
-    arithmetic, group = config.arithmetic, calls.group("tensor", config.directions.tensor)
+    arithmetic, group = config.arithmetic, calls.group("tensor", directions.tensor)
     wire = arithmetic.weights_wire and timed_wire(arithmetic.weights_wire, clock, costs)
     rehearsed = replica(
         config, comm, allocate, perform=Performer(clock, costs, allocate, calls).perform,
@@ -254,7 +255,7 @@ def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterato
     largest = sorted(unit.count for unit in config.model.units)[-2:]
     live = min(cluster.live_parameters, config.model.count) - sum(largest)
     if live > 0 and config.stage.gathers:
-        yield allocate(live, config.computing.weights, kind="buffers", owner="live parameters")
+        yield allocate(live, config.arithmetic.compute, kind="buffers", owner="live parameters")
     bucket = min(cluster.bucket_elements, config.model.count) * (1 + config.parallel.overlap)
     if bucket and config.stage.sharded:
         yield allocate(bucket, config.arithmetic.wire, kind="buffers", owner="buckets")

@@ -36,7 +36,6 @@ from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.schedules import Slot
 from zerosim.stages.second_channel import Pending, SecondChannel, Work
 from zerosim.training.config import Config
-from zerosim.verdict.resting import lengths
 from zerosim.verdict.shapes import NoNumbers
 
 ALL = "all kinds"
@@ -78,7 +77,7 @@ class TimedUpdates(NoNumbers):
     ) -> None:
         super().__init__(config.rule)
         self._config, self._clock, self._costs, self._sharing, self._allocate = config, clock, costs, sharing, allocate
-        self._on_host = "optimizer" in config.on_host
+        self._on_host = "optimizer" in config.placement.on_host
         self.buffers: Any = None
         """The buffers, from the first update to the end of the step."""
 
@@ -86,18 +85,15 @@ class TimedUpdates(NoNumbers):
         self, unit: Unit, start: int, weights: Any, gradient: Any, state: Any, *, out: Any = None, **_: Any
     ) -> None:
         self._clock.wait(self._clock.due_ns)
-        cluster, share, sharded = self._costs.cluster, self._sharing.share, "optimizer" in self._config.stage.sharded
-        # States in 8 bits have fused kernels.
+        cluster, share = self._costs.cluster, self._sharing.share     # states in 8 bits have fused kernels
         update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
         if update_bytes and self.buffers is None and not self._on_host:
             update_bytes += FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
-            trained = sum(lengths(one.count, self._config.mesh, sharded=sharded)[0] * share(one.name)
+            trained = sum(self._config.placement.of(one, "optimizer").length * share(one.name)
                           for one in self._config.model.units if not one.frozen)
             self.buffers = self._allocate(round(trained * update_bytes), np.uint8, kind="buffers", owner="update")
         arrays = [weights, weights, *state.values(), *state.values(), gradient, *([] if out is None else [out])]
         self._take(sum(len(array) * array.dtype.itemsize for array in arrays) * share(unit.name))
-
-    differences = update
 
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
         self.update(unit, start, weights, differences, {})
