@@ -1,5 +1,6 @@
 """`mpirun` for tests: the mpiexec beside this interpreter, and never a process left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,15 @@ def mpirun(
     0
     """
     return mpiexec(["-n", str(ranks), sys.executable, *arguments], timeout=timeout)
+
+
+def commands(ranks: int, *lines: Sequence[str]) -> list[tuple[int, str, str]]:
+    """The exit code that ranks of one start have for each command line, and what all of them print."""
+    done = mpirun(ranks, ["-m", "tests.mpi.commands", *map(json.dumps, lines)])
+    assert done.returncode == 0, done.stderr
+    ended = [list(zip(*json.loads(line), strict=True)) for line in done.stdout.splitlines()]
+    assert [{*codes} for codes, _, _ in ended] == [{codes[0]} for codes, _, _ in ended]
+    return [(codes[0], "".join(out), "".join(err)) for codes, out, err in ended]
 
 
 def mpiexec(
