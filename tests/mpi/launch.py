@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,13 +39,11 @@ def commands(ranks: int, *lines: Sequence[str]) -> list[tuple[int, str, str]]:
     return [(codes[0], "".join(out), "".join(err)) for codes, out, err in ended]
 
 
-def mpiexec(
-    arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `mpiexec *arguments` in the project's root, with more in its environment; kill all after `timeout` s."""
+def mpiexec(arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST) -> subprocess.CompletedProcess[str]:
+    """Run `mpiexec *arguments` in the project's root; kill all after `timeout` s."""
     command = [str(Path(sys.executable).with_name("mpiexec")), *arguments]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES | (environment or {}), text=True,
+        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )
@@ -54,6 +53,15 @@ def mpiexec(
         end(process)
         raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def side_by_side(
+    starts: Mapping[str, Sequence[str]], *, timeout: float = SECONDS_AT_MOST
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """How `mpiexec` with each of these arguments ends, four at a time: most of it is waiting."""
+    with ThreadPoolExecutor(4) as threads:
+        runs = {name: threads.submit(mpiexec, arguments, timeout=timeout) for name, arguments in starts.items()}
+        return {name: run.result() for name, run in runs.items()}
 
 
 def end(launcher: subprocess.Popen[str]) -> None:

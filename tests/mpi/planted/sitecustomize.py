@@ -1,0 +1,20 @@
+"""A fault of one rank when it imports a module, as the environment says; Python imports this file at its start."""
+
+import os
+import signal  # noqa: F401 - for the statement
+import sys
+import time  # noqa: F401
+
+
+class Planted:
+    def find_spec(self, name, *_):
+        if name == os.environ["PLANTED_MODULE"]:
+            exec(os.environ["PLANTED"])
+
+
+if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")) == os.environ["PLANTED_RANK"]:
+    sys.meta_path.insert(0, Planted())
+    if os.environ["PLANTED_MODULE"] == "site":
+        raise KeyboardInterrupt
+else:
+    exec(os.environ["PLANTED_OTHERS"])
