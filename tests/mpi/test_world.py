@@ -116,12 +116,3 @@ def test_the_launcher_says_how_many_ranks_there_are_and_which_this_is(monkeypatc
 def test_any_communicator_of_mpi4py_can_be_wrapped():
     assert zerosim.MpiCommunicator is MpiCommunicator
     assert "MpiCommunicator" in zerosim.__all__
-
-
-def test_importing_starts_no_mpi():
-    program = "import sys; from zerosim.worlds import launcher, mpi; launcher.launched(); print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "zerosim.worlds.mpi" in modules
-    assert "mpi4py.MPI" not in modules
