@@ -8,13 +8,12 @@ import time  # noqa: F401
 
 class Planted:
     def find_spec(self, name, *_):
-        if name == os.environ["PLANTED_MODULE"]:
-            exec(os.environ["PLANTED"])
+        exec(os.environ["PLANTED"] if name == os.environ["PLANTED_MODULE"] else "")
 
 
-if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")) == os.environ["PLANTED_RANK"]:
-    sys.meta_path.insert(0, Planted())
-    if os.environ["PLANTED_MODULE"] == "site":
-        raise KeyboardInterrupt
-else:
+if (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")) != os.environ["PLANTED_RANK"]:
     exec(os.environ["PLANTED_OTHERS"])
+elif os.environ["PLANTED_MODULE"] == "site":
+    raise KeyboardInterrupt
+else:
+    sys.meta_path.insert(0, Planted())
