@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+Ended = subprocess.CompletedProcess[str]
 ROOT = Path(__file__).parents[2]
 SECONDS_AT_MOST = 600.0  # for any run, on a machine that others use
 SECONDS_TO_END = 120.0  # after a failure; no wait of a run is given up so early
@@ -19,9 +20,7 @@ OPEN_MPI_AS_ROOT_ON_FEW_CORES = {
 }
 
 
-def mpirun(
-    ranks: int, arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST
-) -> subprocess.CompletedProcess[str]:
+def mpirun(ranks: int, arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST) -> Ended:
     """Run `python *arguments` on `ranks` ranks, in the project's root; kill all after `timeout` s.
 
     >>> mpirun(4, ["-m", "tests.mpi.conform"]).returncode
@@ -39,14 +38,12 @@ def commands(ranks: int, *lines: Sequence[str]) -> list[tuple[int, str, str]]:
     return [(codes[0], "".join(out), "".join(err)) for codes, out, err in ended]
 
 
-def mpiexec(arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST) -> subprocess.CompletedProcess[str]:
+def mpiexec(arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST) -> Ended:
     """Run `mpiexec *arguments` in the project's root; kill all after `timeout` s."""
     command = [str(Path(sys.executable).with_name("mpiexec")), *arguments]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+        command, cwd=ROOT, env=os.environ | OPEN_MPI_AS_ROOT_ON_FEW_CORES, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except BaseException:
@@ -55,9 +52,7 @@ def mpiexec(arguments: Sequence[str], *, timeout: float = SECONDS_AT_MOST) -> su
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
-def side_by_side(
-    starts: Mapping[str, Sequence[str]], *, timeout: float = SECONDS_AT_MOST
-) -> dict[str, subprocess.CompletedProcess[str]]:
+def side_by_side(starts: Mapping[str, Sequence[str]], *, timeout: float = SECONDS_AT_MOST) -> dict[str, Ended]:
     """How `mpiexec` with each of these arguments ends, four at a time: most of it is waiting."""
     with ThreadPoolExecutor(4) as threads:
         runs = {name: threads.submit(mpiexec, arguments, timeout=timeout) for name, arguments in starts.items()}

@@ -16,6 +16,7 @@ from zerosim.worlds import launcher, mpi_start
 PLANTED = str(ROOT / "tests" / "mpi" / "planted")
 RUN = [sys.executable, "-m", "zerosim", "run", str(ROOT / "scenarios" / "ddp.toml"), "--progress", "none"]
 CONNECT = [sys.executable, "-c", "import zerosim; zerosim.connect(); print('connected')"]
+INTERRUPT = "signal.raise_signal(signal.SIGINT)"
 
 
 def fault(statement, rank, module, program=RUN, others=""):
@@ -30,13 +31,9 @@ def two(first, second):
     return ["-n", "1", *first, ":", "-n", "1", *second]
 
 
-def interrupt(module):
-    return fault("signal.raise_signal(signal.SIGINT)", 1, module)
-
-
 FAILS = {f"{module} fails on rank {rank}": fault("raise ZeroDivisionError('planted')", rank, module)
          for rank, module in ((0, "numpy"), (1, "mpi4py.MPI"), (1, "rich"))}
-INTERRUPTS = {f"{module} is interrupted": interrupt(module)
+INTERRUPTS = {f"{module} is interrupted": fault(INTERRUPT, 1, module)
               for module in ("numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run")}
 INTERRUPTS["MPI is interrupted, which hears no KeyboardInterrupt, while another rank takes its time"] = fault(
     "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)", 0, "mpi4py.MPI", CONNECT,
@@ -49,7 +46,7 @@ HIDDEN = {"another's ranks": two(RUN, ["env", "OMPI_COMM_WORLD_SIZE=2", *RUN]),
           "no launcher": two(CONNECT, ["env", "-u", "PMI_FD", *CONNECT])}
 STARTS = {**FAILS, **INTERRUPTS, **DIFFERENT, **HIDDEN, "bench": ["-n", "3", *RUN[:3], "bench", "step"]}
 LONG = {
-    "site is interrupted": interrupt("site"),  # Python itself, not yet started: the start of MPI ends after 60 s
+    "site is interrupted": fault("", 1, "site"),  # Python itself, not yet started: the start of MPI ends after 60 s
     "bogus second": two(RUN, [*RUN, "--bogus"]), "show first": two([*RUN[:3], "show"], RUN)}
 
 

@@ -85,10 +85,8 @@ def test_what_one_rank_does_wrong_it_alone_is_told():
 def test_launcher_of_another_mpi_is_named(variable):
     """Without a launcher of its own MPI this process is alone, whatever the environment says."""
     program = "from zerosim.worlds.mpi import connect; connect()"
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {variable: "3"},
-    )
+    outcome = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+                             env=os.environ | {variable: "3"})
     assert outcome.returncode == -signal.SIGKILL
     assert "zerosim: rank 0: the launcher started 3 ranks" in outcome.stderr
     assert str(Path(sys.executable).with_name("mpiexec")) in outcome.stderr
