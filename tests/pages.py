@@ -13,7 +13,6 @@ from tests.training import labelled, scenario
 from zerosim.commands.cli import main
 from zerosim.scenario import Scenario
 from zerosim.show.document import RunDocument, document
-from zerosim.show.page import page
 from zerosim.show.table import show_run
 from zerosim.stages import adding
 from zerosim.training.experiment import prepare
@@ -57,10 +56,6 @@ def added_otherwise(monkeypatch, **changes):
     """The document of a run in which the ranks add in a different order than is declared."""
     monkeypatch.setitem(adding.ADDITIONS, "ring", adding.ADDITIONS["rank"])
     return outcome(**changes)
-
-
-def page_of(*runs: RunDocument):
-    return page([run.labelled(label) for run, label in zip(runs, "AB", strict=False)] if len(runs) > 1 else runs)
 
 
 def hostile():

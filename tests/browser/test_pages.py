@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from tests.pages import Seen, added_otherwise, hostile, outcome, page_of
+from tests.pages import Seen, added_otherwise, hostile, outcome
 from tests.show.films import astray_all_reduce, rebuilt
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import named_subject, subject
 from zerosim.show.drawing import shown_schedule
+from zerosim.show.page import page as page_of
 from zerosim.show.recorded import recorded_stage, shown, shown_steps
 from zerosim.stages import STAGES
 
@@ -19,8 +20,8 @@ def pages():
     four, ring = outcome(), scheduled(named_subject("ring.all_reduce"), 4)
     with pytest.MonkeyPatch.context() as planted:
         diverging = added_otherwise(planted, stages=("zero1", "zero2"), ranks=4, micro_batches=8)
-    return {"run": page_of(four), "two": page_of(four, four), "diverging": page_of(diverging),
-            "hostile": page_of(hostile(), hostile()), "ring": shown_schedule(ring).page().html,
+    return {"run": page_of(four), "diverging": page_of(diverging),
+            "hostile": page_of(hostile()), "ring": shown_schedule(ring).page().html,
             "barrier": shown_schedule(scheduled(named_subject("dissemination.barrier"), 3)).page().html,
             "red": shown_schedule(scheduled(subject(astray_all_reduce), 4)).page().html,
             "step": shown_steps([recorded_stage("zero3", 4)]).page().html,
@@ -41,7 +42,7 @@ def test_the_checker_notices_what_is_wrong(opens):
 
 
 @pytest.mark.parametrize("name", [
-    "run", "two", "diverging", "hostile", "ring", "barrier", "red", "step", "stages", "pipelines"])
+    "run", "diverging", "hostile", "ring", "barrier", "red", "step", "stages", "pipelines"])
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1280, "light"), (1280, "dark")])
 def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     page = opens(pages[name], width, scheme)
@@ -58,7 +59,7 @@ def test_every_page_fits_and_can_be_read(opens, pages, name, width, scheme):
     assert [count for count in marks if count < 1] == []
 
 
-@pytest.mark.parametrize("name", ["run", "two", "diverging"])
+@pytest.mark.parametrize("name", ["run", "diverging"])
 def test_paper_shows_whole_tables_and_pictures(opens, pages, name):
     page = opens(pages[name], 718)  # A4 without its margins
     page.emulate_media(media="print")

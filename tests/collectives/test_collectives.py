@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import zerosim as zs
 from tests.collectives import mpi_suites
 from zerosim import collectives
 from zerosim.collectives import ALGORITHMS, dissemination, find
@@ -216,6 +217,18 @@ def test_auto_always_finds_one_that_serves(collective, commutative):
         chosen = find(collective, "auto", size, commutative=commutative)
         assert chosen.serves(size)
         assert chosen is find(collective, chosen.name, size, commutative=commutative)
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(6, "bruck"), (4, "doubling")])
+def test_a_run_and_a_plan_gather_by_the_first_algorithm_for_their_ranks(ranks, name):
+    keys = {"world": {"ranks": ranks}, "model": {"hidden": [8]}, "train": {"steps": 1, "micro_batches": ranks}}
+    auto, named, by_ring = (zs.run(keys | {"parallel": {"all_gather": each}}) for each in ("auto", name, "ring"))
+    assert auto.passed
+    bits, traffic = ([[row[key] for row in outcome.document["rows"]] for outcome in (auto, named, by_ring)]
+                     for key in ("weights_sha256", "traffic"))
+    assert bits[0] == bits[2]
+    assert traffic[0] == traffic[1] != traffic[2]
+    assert f"{name} is priced" in zs.plan(keys | {"parallel": {"all_gather": "auto"}}).rows()[0]["pricing"]
 
 
 def test_the_default_is_the_ring():

@@ -8,7 +8,7 @@ import pytest
 import zerosim as zs
 from tests.collectives import mpi_suites
 from zerosim.collectives import ALGORITHMS, naive, ring
-from zerosim.collectives.choosing import named
+from zerosim.collectives.results import cached_find
 from zerosim.worlds.local import spawn
 
 
@@ -24,9 +24,9 @@ def planted(monkeypatch):
     def planted(name, function, **claims):
         monkeypatch.setitem(ALGORITHMS, name, replace(ALGORITHMS[name], function=function, **claims))
 
-    named.cache_clear()
+    cached_find.cache_clear()
     yield planted
-    named.cache_clear()
+    cached_find.cache_clear()
 
 
 def swapped(comm, chunks, reduce):

@@ -39,7 +39,7 @@ REFUSALS = {
         "small.toml --json pipe": "cannot write 'pipe': it is a pipe, which may have no reader",
         "pipe": "pipe:1:1: nobody has written to this pipe for 0.1 s",
         "small.toml --set data.source=pipe": "it is a pipe, not a file",
-        "small.toml --set data.source=missing.csv --set data.target=b": "column 'b', row 3 is missing; fill it in",
+        "small.toml --set data.source=table.csv": "FILE.py:NAME is a function that reads other files",
         "small.toml --set variant=[{}] --set parallel.stages=['ddp']": "stages does nothing beside [[variant]]",
         "small.toml --set check.mfu=[0.3]": "check.mfu must be an array of length 2",
         "small.toml --set data.source=deep.npz": "it cannot be read as .npz",
@@ -51,6 +51,8 @@ REFUSALS = {
         "small.toml --set model.weights=hello.toml": "this is not a safetensors file",
         "small.toml --every 2": "--every needs a folder for checkpoints; add --checkpoint DIR",
         "small.toml --trace-steps 2..3": "there is no step 3; train.steps = 2",
+        "small.toml --trace-steps 5..3": "'5..3'; give a number, a range 2..9 or a list",
+        "small.toml --trace-steps 0..2": "found '0'; give a whole number from 1 to",
         "small.toml --report -": "--report: only --json writes to standard output; name a file",
         "reduce_scatter_slides --report a.html": "a scenario of collectives trains nothing; remove --report",
         "reduce_scatter_slides --checkpoint a": "[checkpoint] is for training, and this is a scenario of collectives",
@@ -86,7 +88,7 @@ def here(tmp_path, monkeypatch):
     Path("hello.toml").write_text("hello")
     Path("mine.py").write_text("def all_gather(comm, chunks): raise NotImplementedError\n")
     Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
-    Path("missing.csv").write_text("a,b\n1,2.5\n2,\n3,1.5\n")
+    Path("table.csv").write_text("a,b\n1,2.5\n")
     head = b"(" * 3000 + b"\n"
     with zipfile.ZipFile("deep.npz", "w") as deep:
         deep.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head)

@@ -27,7 +27,7 @@ from zerosim.scenario.values import names_in
 from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.keeping import with_checkpoints
 from zerosim.training.measurement import Measurement
-from zerosim.training.program import Silent
+from zerosim.training.program import Progress
 from zerosim.verdict import judged_run
 from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.verdict.outcome import Outcome
@@ -116,7 +116,7 @@ def run_under_mpi(experiments: Iterable[Experiment]) -> Iterator[Ran | None]:
     comm = connect(300.0)
     for experiment in experiments:
         own = comm.channel()
-        outcome = run_on(MpiWorld(own), experiment, Silent())
+        outcome = run_on(MpiWorld(own), experiment, Progress())
         own.close()
         yield outcome and ran(outcome)
 
@@ -128,7 +128,7 @@ def ran(outcome: Outcome) -> Ran:
 def unjudged(experiment: Experiment) -> list[dict[str, Any]]:
     """The digests and figures of the rows of a run in one process, which no formula judges: a third of the time."""
     with patch.object(judged_run, "outcome_of", lambda comm, world, experiment, measured: [*measured]):
-        done = run_on(LocalWorld(experiment.scenario.world.ranks), with_checkpoints(experiment, None), Silent())
+        done = run_on(LocalWorld(experiment.scenario.world.ranks), with_checkpoints(experiment, None), Progress())
     return [figures(row) for row in done]
 
 

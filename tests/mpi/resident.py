@@ -13,7 +13,7 @@ from zerosim.scenario import Check, ModelKeys, Parallel, Scenario, Train, WorldK
 from zerosim.scenario.data import load_dataset
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_on
 from zerosim.worlds.mpi import MpiWorld, connect
 
@@ -41,7 +41,7 @@ scenario = Scenario(
     check=Check(reference=False),
 )
 experiment = prepare(scenario, load_dataset(scenario))
-outcome = run_on(MpiWorld(comm), experiment, Silent())
+outcome = run_on(MpiWorld(comm), experiment, Progress())
 if outcome is not None:
     print(json.dumps([
         {"parameters": experiment.rows[0].model.count, "resident": rank.resident_bytes, "ledger": rank.alive_bytes}

@@ -16,7 +16,7 @@ from zerosim.scenario import load
 from zerosim.scenario.data import load_dataset
 from zerosim.scenario.fault import Fault
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.worlds.local import LocalWorld, spawn
 
@@ -58,7 +58,7 @@ def test_a_fault_ends_as_it_says(name, capsys):
 def run(name, *overrides, faulty=True, traced=range(0)):
     scenario = load(FAULTS / f"{name}.toml", overrides)
     experiment = prepare(scenario, load_dataset(scenario))
-    return run_on(LocalWorld(scenario.world.ranks), replace(experiment, traced=traced, faulty=faulty), Silent())
+    return run_on(LocalWorld(scenario.world.ranks), replace(experiment, traced=traced, faulty=faulty), Progress())
 
 
 def ending(outcome):

@@ -41,7 +41,7 @@ def arrays_alive():
 def traced(experiment, config):
     """The bytes of one ledger for all ranks, and Python's: after the first step, and at most in the second."""
     ledger = Ledger()
-    stage, ranks = config.stage, config.ranks
+    stage, ranks = config.stage, config.directions.data
     of_rank = [list(experiment.of_rank(config, rank)) for rank in range(ranks)]
 
     def first_step(comm):

@@ -1,6 +1,5 @@
 """The trace: what each rank does when adds up, is what the ledgers say, and is written as other programs want it."""
 
-import argparse
 import json
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ from tests.mpi.launch import ROOT, mpirun
 from tests.observe.tracing import read_trace, span_faults, traffic_faults
 from tests.pages import read
 from tests.training import labelled, scenario
-from zerosim.commands.arguments import steps_in_order
 from zerosim.commands.cli import main
 from zerosim.observe.observed import Observed
 from zerosim.observe.trace import (
@@ -265,12 +263,6 @@ def test_a_trace_is_written_of_the_last_step_or_of_those_named(tmp_path, capsys)
         steps = {event["args"]["step"] for event in written["traceEvents"] if event["ph"] == "X"}
         assert steps == {step["step"] for step in json.loads(out.read_text())["rows"][0]["trace"]["steps"]} == due
     capsys.readouterr()
-
-
-@pytest.mark.parametrize("text", ["", "0..2", "5..3", "3..", "1..2..3", "1.5", "-1"])
-def test_steps_are_one_or_a_range(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="give one step"):
-        steps_in_order(text)
 
 
 # Under MPI.

@@ -212,7 +212,7 @@ def test_deepspeed_accumulates_on_each_data_rank(words, group, written, monkeypa
     assert main(["plan", LLAMA, "--ds-config", written({"gradient_accumulation_steps": 3}), "--ranks", "16", *words,
                  "--set", "check.mfu=[]", "--set", "model.layers=1"]) == 0
     (row,) = plans[0].rows
-    assert (row.config.block, row.config.mesh.group) == (3, group)
+    assert (row.config.block, row.config.placement.mesh.group) == (3, group)
 
 
 def test_a_plan_from_files_of_others_alone(written, tmp_path, capsys):

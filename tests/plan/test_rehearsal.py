@@ -50,7 +50,7 @@ def compared(row):
     """
     plan, steps, ours, theirs = rehearse(row.config, CLUSTER), row.config.train.steps, [], []
     directions = row.config.directions
-    for rank in range(0, row.config.all_ranks, directions.side_by_side):
+    for rank in range(0, row.config.directions.ranks, directions.side_by_side):
         stage = plan.stages[directions.place(rank) // directions.side_by_side]
         peaks, operations = row.measured.memory[rank].peak_bytes, row.measured.operations[rank]
         ours.append({kind: stage.peak[kind] for kind in peaks if kind != "total"} | {"total": stage.peak_total})

@@ -17,7 +17,7 @@ from zerosim.core import orders
 from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
 from zerosim.proofs.cause import diagnosis
-from zerosim.proofs.numbers import SIZES, wrong_on_numbers
+from zerosim.proofs.example import SIZES, wrong_on_numbers
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import subject
 from zerosim.testing import LawBroken, laws

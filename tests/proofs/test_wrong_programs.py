@@ -52,9 +52,16 @@ FIRST_DIFFERENCES = {
     "stage_gathers_once_for_all":
         "gets the gathered weights of layers.0 in step 1 as weights instead of the gathered weights of layers.0",
     "stage_reduced_twice": "line 14: replica.reduce_scatter(layers.1) is called 2 times, where 1 is due",
+    "stage_keeps_a_buffer_of_its_own":
+        "line 16: replica.keep(layers.1) gets the gradient of layers.1 instead of the reduced gradient of layers.1",
     "stage_not_reduced":
         "line 13: replica.keep(layers.1) gets the gradient of layers.1 instead of the reduced gradient of layers.1",
     "stage_doubled": "gets 2 times the gradient of layers.1 instead of the gradient of layers.1",
+    "stage_averaged": "gets 0.25 times the reduced gradient of layers.1 instead of the reduced gradient of layers.1",
+    "stage_gathers_nothing": "gets chunk 0 of the gathered weights of layers.0 and zeros as weights instead of",
+    "stage_ranks_part_ways":
+        "line 8: replica.reduce_scatter(layers.0) gets values that were never filled instead of the gradient of",
+    "stage_mixes_up_units": "gets the reduced gradient of layers.1 instead of the reduced gradient of layers.0",
     "stage_never_updated": "replica.update(layers.0) is not called before replica.publish(layers.0) in line 16",
     "stage_not_published": "replica.publish(layers.0) is not called before replica.update(layers.1) in line 16",
     "stage_updates_in_the_loop":

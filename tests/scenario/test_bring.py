@@ -1,6 +1,5 @@
 """A user's parts, named in a scenario: run in both worlds, planned, saved, resumed; faults in them are named."""
 
-import io
 import json
 import re
 import sys
@@ -15,9 +14,7 @@ from zerosim.autograd.differences import operation_fault
 from zerosim.autograd.operations.elementwise import multiply
 from zerosim.collectives.own import as_collective, collective
 from zerosim.commands.cli import main
-from zerosim.core.errors import UsageError
 from zerosim.core.parts.loading import load_file
-from zerosim.scenario.data.arrays import csv_arrays
 
 MINE = (Path(__file__).parents[1] / "brought" / "mine.py").read_text()
 SCENARIO = """
@@ -245,34 +242,6 @@ def test_a_function_gives_samples(folder, capsys):
     assert found["scenario"]["data"]["count"] == 40
     assert "2-64-64-2 MLP" in capsys.readouterr().out
     assert main(["plan", str(folder / "data.toml")]) == 0
-
-
-def test_a_csv_is_read_by_its_columns(folder, capsys):
-    rows = "\n".join(f"{n % 7},{n % 3}.5,{'cat' if n % 2 else 'dog'}" for n in range(30))
-    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n")
-    text = DATA.replace("mine.py:spirals", "pets.csv").replace("count = 40", "test_every = 5")
-    (folder / "data.toml").write_text(text)
-    assert main(["run", str(folder / "data.toml")]) == 0
-    assert "2-64-64-2 MLP" in capsys.readouterr().out
-    (folder / "pets.csv").write_text(f"height,width,kind\n{rows}\n1,wide,cat\n")
-    found = refused(capsys, "run", folder / "data.toml")
-    assert "column 'width', row 32 is 'wide'; give a number" in found
-    found = refused(capsys, "run", folder / "data.toml", "--set", "data.target=size")
-    assert "there is no column 'size'; there are height, width, kind" in found
-
-
-@pytest.mark.parametrize(("table", "words"), [
-    ("a;y\n1;2\n", "two columns or more, separated by commas, and a row for each sample; found 'a;y'"),
-    ("1,2\n3,4\n", "the first row is '1,2'; put a row with the names of the columns before it"),
-    ('a,y\n"1,5",2\n', "column 'a', row 2 is '1,5'; give a number with a decimal point, as only the target may"),
-    ("a,y\n1,2,3\n", "row 2 has 3 cells, and the first row 2"),
-    ("a,y\n1,2.5\n2,\n3,4\n", "column 'y', row 3 is missing; fill it in, or leave the row out"),
-    ("a,y\n1,2.5\n2,NA\n3,4\n", "column 'y', row 3 is 'NA'; fill it in, or leave the row out"),
-    ("a,y\n1,cat\n2, \n", "column 'y', row 3 is missing"), ("a,y\n\n1,2.5\nwide,2\n", "column 'a', row 4 is 'wide'"),
-])
-def test_a_table_that_cannot_be_read_says_how_to_mend_it(table, words):
-    with pytest.raises(UsageError, match=re.escape(words)):
-        csv_arrays(io.BytesIO(table.encode()), "")
 
 
 EVERYTHING = """

@@ -5,7 +5,7 @@ import json
 from tests.pages import printed
 from tests.verdict.outcomes import outcome_of
 from zerosim.commands.cli import main
-from zerosim.scenario.ignored import ignored
+from zerosim.scenario.conditions import ignored
 from zerosim.show.document import document
 
 ONCE = "parallel.accumulation does nothing in DDP and Stage I: it reduces once a step, at the boundary"

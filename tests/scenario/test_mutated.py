@@ -28,7 +28,6 @@ VALUES = (b"", b"-1", b"9" * 30, b"1e999", b"nan", b"null", b"[]", b"{}", b'""',
 
 READERS = {
     "small.toml": load,
-    "rows.csv": lambda path: load_dataset(load({"data": {"source": path}})),
     "rows.npz": lambda path: load_dataset(load({"data": {"source": path}})),
     "weights.safetensors": lambda path: weights_file(path, Path()),
     "config.json": hugging_face,
@@ -43,7 +42,6 @@ def files(tmp_path_factory):
     """A right file of each class."""
     folder = tmp_path_factory.mktemp("right")
     (folder / "small.toml").write_text(SMALL)
-    (folder / "rows.csv").write_text("a,b,c\n" + "".join(f"{n}.5,{n * n},{n % 2}\n" for n in range(9)))
     np.savez(folder / "rows.npz", x=np.arange(12.0).reshape(6, 2), y=np.arange(6) % 2)
     save_file({"a": np.ones(3, "f4"), "b": np.ones((2, 2))}, folder / "weights.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))

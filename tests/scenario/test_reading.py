@@ -14,8 +14,9 @@ from zerosim.core.words import toml
 from zerosim.models import MODELS
 from zerosim.scenario import ModelKeys, Scenario, Train, WorldKeys, load, resolved
 from zerosim.scenario.reading import keys
-from zerosim.scenario.sections import PUBLICATIONS, Check, Checkpoint, Data, Parallel, Variant
+from zerosim.scenario.sections import Check, Checkpoint, Data, Parallel, Variant
 from zerosim.scenario.values import names_in
+from zerosim.stages.gathering import PUBLISHING
 from zerosim.stages.optimizers import OPTIMIZERS
 
 SECTIONS = {"world": WorldKeys, "data": Data, "model": ModelKeys, "train": Train, "parallel": Parallel, "check": Check,
@@ -136,7 +137,7 @@ def test_keys_that_do_not_agree_are_refused_in_python_too():
                     optimizer=st.sampled_from(list(OPTIMIZERS))),
     variant=st.lists(st.builds(
         Variant, name=st.text(st.characters(codec="utf-8")), stage=st.sampled_from(("zero1", "zero2")),
-        publish=st.none() | st.sampled_from(PUBLICATIONS), overlap=st.none() | st.booleans()), max_size=2).map(tuple)))
+        publish=st.none() | st.sampled_from([*PUBLISHING]), overlap=st.none() | st.booleans()), max_size=2).map(tuple)))
 def test_a_resolved_scenario_written_as_toml_is_the_scenario(tmp_path_factory, scenario):
     path = tmp_path_factory.getbasetemp() / "resolved.toml"
     path.write_text(toml(resolved(scenario)), encoding="utf-8")

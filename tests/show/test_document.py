@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.documents.outcome import PAGE, generated
-from tests.pages import hostile, outcome, page_of, printed, read
+from tests.pages import hostile, outcome, printed, read
 from tests.training import scenario
 from tests.verdict.outcomes import outcome_of
 from zerosim.core.errors import UsageError
@@ -15,6 +15,7 @@ from zerosim.show import columns
 from zerosim.show import document as documents
 from zerosim.show.columns import FIGURES, Figure, plain_rows
 from zerosim.show.document import RunDocument, written
+from zerosim.show.page import page as page_of
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
 from zerosim.show.drawing import shown_schedule
 from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
-from zerosim.show.recorded import film_of, recorded_passes, recorded_stage, shown_steps, stage_in
+from zerosim.show.recorded import panel_of, recorded_passes, recorded_stage, shown_steps, stage_in
 from zerosim.stages import STAGES, zero2
 from zerosim.stages.schedules import SCHEDULES
 from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
@@ -28,7 +28,7 @@ from zerosim.verdict.pipelines import BRACKETS, bubble_due, held_due, pass_lines
 
 @pytest.fixture(scope="module")
 def panels():
-    return [film_of(recorded_stage(name, 3))[0] for name in STAGES]
+    return [panel_of(recorded_stage(name, 3)) for name in STAGES]
 
 
 def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
@@ -36,7 +36,7 @@ def test_a_page_has_what_the_code_of_a_stage_held_on_symbols():
     for name in STAGES:
         step = recorded_stage(name, 3)
         contents = contents_of(step.config)
-        (data,) = json.loads(json.dumps(film([film_of(step)[0]])))["panels"]
+        (data,) = json.loads(json.dumps(film([panel_of(step)])))["panels"]
         for moment, cells in zip(contents.moments, rebuilt(data), strict=True):
             held = {(rank, cell): content for rank, of in enumerate(moment.ranks)
                     for cell, content in enumerate(of.cells) if content is not None}
@@ -57,13 +57,13 @@ def test_stages_beside_each_other_are_at_the_same_computation(panels):
     """Every frame of every stage is new once, in order; a reduce-scatter is one motion of all four."""
     steps = [*together(panels)]
     for number, panel in enumerate(panels):
-        assert [at[number] for _, at, new in steps if new[number]] == [*range(len(panel.frames))]
-    for _, at, new in steps:
-        moved = [panel.frames[place] for panel, place, is_new in zip(panels, at, new, strict=True) if is_new]
-        assert len({frame.passes for frame in moved}) == 1
+        assert [step["at"][number] for step in steps if step["new"][number]] == [*range(len(panel.frames))]
     by_words = {}
-    for words, _, new in steps:
-        by_words.setdefault(words, []).append(new)
+    for step in steps:
+        moved = [panel.frames[place] for panel, place, is_new in zip(panels, step["at"], step["new"], strict=True)
+                 if is_new]
+        assert len({frame.passes for frame in moved}) == 1
+        by_words.setdefault(moved[0].words, []).append(step["new"])
     assert by_words["backward layers.1"] == [[True] * 4]
     assert by_words["reduce-scatter gradients of layers.1, round 2 of 2"] == [[True] * 4]
     assert by_words["all-gather gradients of layers.1, round 1 of 2"] == [[True, False, False, False]]
@@ -147,7 +147,7 @@ def scaled(factor):
 
 
 def test_a_gradient_that_is_scaled_is_red_once_it_is_kept():
-    panel = film_of(recorded_stage(stage_in(scaled(0.5), None), 2))[0]
+    panel = panel_of(recorded_stage(stage_in(scaled(0.5), None), 2))
     red = [frame for frame in panel.frames if frame.wrong]
     assert (red[0].words, red[-1]) == ("backward layers.0", panel.frames[-1])
     assert {panel.name_of(place) for cells in red[0].cells for place, cell in enumerate(cells)
@@ -202,19 +202,3 @@ def test_hostile_names_are_words():
     assert (seen.tags.count("script"), "img" in seen.tags, seen.loads) == (1, False, [])
     assert seen.text.count("<script>alert(1)") >= 4
     assert seen.films[0]["panels"][0]["title"] == HOSTILE
-
-
-@stage(sharded=("optimizer", "gradients"))
-def with_a_message(replica, batch):
-    weights = replica.state.weights[replica.units[0]]
-    into = np.empty_like(weights[:1])
-    replica.comm.exchange(weights[:1], to=right(replica.comm), into=into, source=left(replica.comm))
-    return zero2.step(replica, batch)
-
-
-def test_cells_that_do_not_stand_for_the_training_are_named():
-    """A message of one number, where a symbol is a chunk: the stage passes, and its page says what is not shown."""
-    seen = Seen(zs.show(with_a_message, 2).page().html)
-    assert "PASSED: every bit equal to one process" in seen.text
-    assert "are not those of its training: message : rank 0 of its training holds" in seen.text
-    assert seen.films[0]["steps"][1]["words"] == "message weights of layers.0"

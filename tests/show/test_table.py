@@ -71,7 +71,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_broken(four, factor, 
 
 def bar_faults(lines, rows, room):
     """Where a bar is not as long as what it stands for, of the four rows."""
-    most = max(row.fullest.kept_bytes for row in rows)
+    most = max(sum(row.fullest.resting_bytes.values()) for row in rows)
     for row, sent in zip(rows, (2, 2, 2, 3), strict=True):
         (line,) = [line for line in lines if line.startswith(f"{row.name} ") and "━" in line]
         for kind, count in row.fullest.resting_bytes.items():
@@ -133,8 +133,8 @@ def test_verbose_adds_to_the_tables(four):
     peak = [count for kind, count in memory.peak_bytes.items() if kind != "total" and count]
     assert [*map(float, [*line[:3], *line[6:6 + len(peak)]])] == pytest.approx(
         [count / 1e3 for count in [*memory.resting_bytes.values(), *peak]], abs=0.006)
-    fragmented = printed(outcome(fragmentation=True, stages=("zero3",)), verbose=True)
-    assert any("first fit, laid out" in line for line in fragmented)
+    fragmented = " ".join(printed(outcome(fragmentation=True, stages=("zero3",))))
+    assert re.search(r"of rank 0's bytes [\d,]+ by first fit and [\d,]+ by first fit laid out", fragmented)
 
 
 def test_times_are_shown_where_a_step_was_traced(four):
@@ -224,9 +224,8 @@ def test_rows_without_names_are_told_apart_wherever_one_is_spoken_of():
 def test_digests_on_other_ranks_are_named_where_rows_differ(four):
     others = [OtherRanksDocument(2, name, "1" if name == "DDP" else "2") for name in FOUR]
     lines = printed(replace(four, on_other_ranks=others))
-    assert " 2 ranks  1  DDP" in lines
-    assert " 2 ranks  2  Stage I, Stage II and Stage III" in lines
-    assert f" 4 ranks  {four.rows[0].weights_sha256[:12]}..." in lines
+    assert "SHA-256 of the weights on 2 ranks: 1 in DDP; 2 in Stage I, Stage II and Stage III" in lines
+    assert f"SHA-256 of the weights on 4 ranks: {four.rows[0].weights_sha256[:12]}..." in lines
 
 
 @pytest.mark.parametrize("orders", [{"ours": "g1 + g0", "reference": "g0 + g1"}, {"ours": "g0", "reference": "g0"}])
@@ -273,6 +272,6 @@ def test_progress_is_live_or_in_lines(tmp_path, capsys):
     assert [line.split()[2:4] for line in capsys.readouterr().err.splitlines()] == [
         ["step", f"{step}/6"] for step in (1, 2, 4, 6)] * 2  # one process, and Stage III
     assert main(["run", "compare", *flags, "--progress", "live"]) == 0
-    assert "6/6" in capsys.readouterr().err
+    assert "12/12" in capsys.readouterr().err
     assert main(["run", "compare", *flags, "--progress", "none"]) == 0
     assert capsys.readouterr().err == ""

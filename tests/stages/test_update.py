@@ -15,12 +15,11 @@ from zerosim.models.mlp import mlp
 from zerosim.scenario.data import Dataset
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.scaling import EPSILON, LOWEST_SCALE, Scaling, square_sum
-from zerosim.stages.update import MASTER, LearningRate, UpdateRule
+from zerosim.stages.update import MASTER, UpdateRule
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
 
 (UNIT,) = mlp(3, [4], 2, "relu", "cross_entropy", groups=[[0, 1]]).units     # 12 + 4 + 8 + 2 numbers
-RATES = LearningRate(0.25, "cosine", warmup_steps=2, steps=6)
 RATE_OF = [0.0, 0.125, 0.25, 0.25 * (0.5 + math.sqrt(0.125)), 0.125, 0.25 * (0.5 - math.sqrt(0.125)), 0.0]
 DECAYED = np.repeat([True, False, True, False], [12, 4, 8, 2])
 BFLOAT16 = ml_dtypes.bfloat16
@@ -31,8 +30,8 @@ SKIPPED = 1
 
 
 def rule(name, precision="fp64", decay=0.5, biases=False, epsilon=1e-4):
-    h = Hyperparameters(9.0, (0.7, 0.9), epsilon, 0.6, decay)
-    return UpdateRule(OPTIMIZERS[name], h, RATES, PRECISIONS[precision], biases)
+    h = Hyperparameters(0.25, (0.7, 0.9), epsilon, 0.6, decay)
+    return UpdateRule(OPTIMIZERS[name], h, PRECISIONS[precision], biases, "cosine", warmup_steps=2, steps=6)
 
 
 def slots(name, count):
@@ -80,7 +79,7 @@ def published(rule, weights, gradients, start=0):
     weights, held = weights.copy(), state(rule, weights)
     for count, gradient in enumerate(gradients, start=1):
         out = np.full_like(weights, np.nan)
-        rule.differences(
+        rule.update(
             UNIT, start, weights, gradient, held, step=count + SKIPPED, count=count, factor=0.5, out=out)
         rule.apply(UNIT, start, weights, out, step=count + SKIPPED)
     return weights, held
@@ -93,7 +92,7 @@ def same(one, other):
 
 
 def test_the_learning_rate_by_hand():
-    assert [RATES.learning_rate(step) for step in range(1, 7)] == pytest.approx(RATE_OF[1:], abs=1e-15)
+    assert [rule("sgd").learning_rate(step) for step in range(1, 7)] == pytest.approx(RATE_OF[1:], abs=1e-15)
 
 
 @optimizers

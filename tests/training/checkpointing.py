@@ -5,7 +5,7 @@ from dataclasses import replace
 from zerosim.scenario.sections import Checkpoint
 from zerosim.training.experiment import prepare
 from zerosim.training.keeping import with_checkpoints
-from zerosim.training.program import Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_locally
 
 
@@ -15,7 +15,7 @@ def go(built, dataset, *, save=None, resume=None, every=1, keep=2, steps=None, p
     said = Checkpoint(str(save), every, keep) if save is not None else Checkpoint()
     built = replace(built, checkpoint=said, train=train)
     experiment = with_checkpoints(prepare(built, dataset), None if resume is None else str(resume))
-    return run_locally(experiment, progress or Silent())
+    return run_locally(experiment, progress or Progress())
 
 
 def bits(outcome):

@@ -11,7 +11,7 @@ from zerosim.core.errors import ScenarioError
 from zerosim.scenario import Check, Parallel
 from zerosim.scenario.sections import Variant
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Run, Silent
+from zerosim.training.program import Progress, Run
 from zerosim.verdict.judged_run import run_locally, run_on
 from zerosim.worlds.local import LocalWorld
 
@@ -71,7 +71,7 @@ def test_a_rank_has_a_second_channel_where_any_row_needs_one(whole, own, channel
         Variant(prefetch=False), Variant(prefetch=own)))
     monkeypatch.setattr("zerosim.verdict.judged_run.measure", lambda *arguments: arguments[4:5])
     monkeypatch.setattr("zerosim.verdict.judged_run.outcome_of", lambda comm, world, experiment, measured: measured[0])
-    assert run_on(Offering(1), prepare(rows, labelled()), Silent()) == channel
+    assert run_on(Offering(1), prepare(rows, labelled()), Progress()) == channel
 
 
 def test_a_row_is_freed_before_the_next_begins_without_the_garbage_collector(monkeypatch):

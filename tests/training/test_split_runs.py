@@ -8,7 +8,6 @@ import pytest
 
 from tests.models.split import EVEN, GPT, LLAMA, MIXTURE, MLP, PIECES, outcome, read
 from tests.observe.tracing import read_trace, span_faults
-from tests.pages import page_of
 from zerosim.autograd import ring_attention
 from zerosim.autograd.operations.shapes import reshape
 from zerosim.autograd.tape_collectives import copy_to, own_rows
@@ -19,6 +18,7 @@ from zerosim.models import parallel, transformer
 from zerosim.observe.trace import COLLECTIVES, Tracer
 from zerosim.scenario.data import load_dataset
 from zerosim.show.document import read as decoded
+from zerosim.show.page import page as page_of
 from zerosim.training.experiment import prepare
 from zerosim.training.one_function import differences
 

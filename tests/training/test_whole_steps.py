@@ -9,7 +9,7 @@ from tests.training import labelled, run, scenario
 from zerosim.scenario.sections import Variant
 from zerosim.stages import STAGES
 from zerosim.training.experiment import prepare
-from zerosim.training.program import Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import run_locally
 
 
@@ -56,5 +56,5 @@ def test_a_reduction_is_waited_for_before_the_next_one_begins(name, monkeypatch)
 
     monkeypatch.setitem(STAGES, name, replace(STAGES[name], step=step))
     assert run_locally(prepare(replace(scenario(), variant=(Variant(stage=name, overlap=True),)), labelled()),
-                       Silent()).failures == []
+                       Progress()).failures == []
     assert begun.count("reduce_scatter") == 3 * begun.count("unscale_and_clip") > 0

@@ -20,7 +20,7 @@ from zerosim.observe.ledger import Ledger
 from zerosim.observe.observed import Observed, ObservedAllocator
 from zerosim.plan.cluster import Cluster, Device, Link
 from zerosim.plan.costs import Costs
-from zerosim.stages.storage import ACCUMULATED, GRADIENT, Layouts, TrainingState
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, Placement, TrainingState
 from zerosim.training import build, collect, comparison
 from zerosim.training.buckets import Buckets
 from zerosim.training.comparison import Fingerprint, comparable, compared
@@ -36,17 +36,17 @@ OTHER_NAN = np.array([NOT_A_NUMBER.view(np.uint32) ^ 1], np.uint32).view(np.floa
 
 def state(rank=1, mesh=None, **held):
     """Of 2 ranks, in full, what is given of the unit: numbers from 0 on for what is not."""
-    layouts = Layouts(mesh or Mesh(rank, 2, 2), ())
-    found = TrainingState(layouts, SimpleNamespace(loss_scale=1.0, good_steps=0), weights={UNIT: np.arange(8.0)})
+    placement = Placement(mesh or Mesh(rank, 2, 2))
+    found = TrainingState(placement, SimpleNamespace(loss_scale=1.0, good_steps=0), weights={UNIT: np.arange(8.0)})
     found.gradients[UNIT] = held.get("gradient", np.arange(8.0))
-    found.gradient_layouts[UNIT] = full(8, layouts.mesh.size)
+    found.gradient_layouts[UNIT] = full(8, placement.mesh.size)
     return found
 
 
 def beside_one_process(held, *, sums_everywhere=True, chunks=2):
     """What is said of a rank with that state beside one process that has numbers from 0 on everywhere."""
     due = {what: [digest(chunk) for chunk in split(np.arange(8.0), chunks)] for what in ("weights", GRADIENT)}
-    mesh = held.layouts.mesh
+    mesh = held.placement.mesh
     replica = SimpleNamespace(state=held, units=[UNIT], mesh=mesh, comm=SimpleNamespace(rank=mesh.rank))
     expected = Fingerprint(0, b"", (due,), comparison.counts(held.updates, held.scaling), None)
     return compared(replica, mesh.rank, expected, [UNIT], np.zeros(0), sums_everywhere=sums_everywhere)

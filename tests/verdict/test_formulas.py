@@ -154,7 +154,7 @@ BROADCASTS = {"publish": "broadcasts"}
 ])
 def test_traffic_that_is_due(stage, keys, expected):
     found = config(stage, *keys)
-    for rank in range(found.ranks):
+    for rank in range(found.directions.ranks):
         assert due_on(found, rank, min(3, found.train.steps)) == expected
 
 

@@ -128,7 +128,7 @@ def says_it_has_no_chunk(replica):
 def optimizes_what_is_frozen(replica):
     unit = replica.units[0]
     replica.state.optimizer[unit] = {"momentum": replica.allocate(
-        replica.state.layouts.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
+        replica.state.placement.shard(unit).length, np.float32, kind="optimizer", owner=unit.name)}
 
 
 FP16 = {"precision": "fp16", "optimizer": "sgd"}
@@ -263,7 +263,7 @@ def test_what_outlives_one_step_and_not_the_last_fails(monkeypatch, kind):
 def test_weights_that_are_gathered_past_the_ledger_fail(monkeypatch):
     def past(replica, batch):
         def full(unit, kind, dtype=None):
-            length = replica.state.layouts.full(unit).length
+            length = replica.state.placement.full(unit).length
             return np.empty(length, dtype or replica.rule.precision.weights)
         replica.full = full
 

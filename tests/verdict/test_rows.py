@@ -23,7 +23,7 @@ def short(monkeypatch):
     honest, names = Replica.begin, set()
 
     def begin(replica, initial):
-        if replica.state.layouts.sharded in names:
+        if replica.state.placement.sharded in names:
             raise MemoryError
         honest(replica, initial)
 
@@ -39,7 +39,7 @@ def test_a_row_that_does_not_fit_leaves_the_others_their_claims(short):
     check = Check(volumes=(9, 2, 5), messages=(9, 12, 30), does_not_fit=("ddp",))
     outcome = outcome_of(*ROWS, check=check)
     assert outcome.failures == []
-    assert [row.config.name for row in outcome.rows if not row.fits] == ["first"]
+    assert [row.config.name for row in outcome.rows if not row.measured.fits] == ["first"]
     wrong = outcome_of(*ROWS, check=replace(check, volumes=(2, 3, 2)))
     assert wrong.failures == [
         ("second", "sends 2 P (N−1)/N, not 3"), ("third", "sends 5 P (N−1)/N, not 2")]
@@ -57,7 +57,7 @@ def test_a_row_whose_steps_would_not_fit_leaves_the_others_trained(monkeypatch):
     monkeypatch.setattr(judged_run, "step_bytes", lambda config, held: 2**60 if config.name == "second" else 2**20)
     outcome = outcome_of(*ROWS, check=Check())
     assert [name for name, _ in outcome.failures] == ["second"]
-    assert [row.fits and row.equal for row in outcome.rows] == [True, False, True]
+    assert [row.measured.fits and row.equal for row in outcome.rows] == [True, False, True]
 
 
 def test_a_shortage_within_a_step_names_its_row(monkeypatch):

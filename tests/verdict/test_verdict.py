@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pages import page_of, printed
+from tests.pages import printed
 from tests.training import labelled, run, scenario
 from tests.training.checkpointing import go
 from tests.verdict.outcomes import plant
@@ -18,6 +18,7 @@ from zerosim.core.comm import left, right
 from zerosim.core.parts import Named
 from zerosim.scenario.sections import Variant
 from zerosim.show.document import document
+from zerosim.show.page import page as page_of
 from zerosim.stages.adding import ADDITIONS, in_order
 from zerosim.verdict import flows, traffic
 from zerosim.verdict.diagnosis import ulps_apart

@@ -16,10 +16,9 @@ from zerosim.collectives.arrays import (
     reduce_scatter,
     scatter,
 )
-from zerosim.collectives.choosing import choose, switch_at
 from zerosim.collectives.table import ALGORITHMS, Algorithm, algorithm_of, find
 
 __all__ = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather",
-    "all_to_all", "barrier", "ALGORITHMS", "Algorithm", "algorithm_of", "choose", "find", "switch_at",
+    "all_to_all", "barrier", "ALGORITHMS", "Algorithm", "algorithm_of", "find",
 ]

@@ -2,7 +2,7 @@
 
     x           this rank's array; every rank passes the same shape and dtype
     shard       this rank's chunk of a flat vector, cut as in `zerosim.core.sharding`
-    algorithm   a name from `ALGORITHMS`, or "auto", with which `choose` selects by ranks and length
+    algorithm   a name from `ALGORITHMS`, or "auto", the first in the table that supports these ranks
 
 Arrays are flattened in C order. Inputs are not modified and results are fresh arrays, unless `out`
 is given; `out` may be the input, or overlap it.

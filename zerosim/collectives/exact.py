@@ -15,29 +15,14 @@ Laws, for n elements, N = size and floats of up to 4 bytes (float64 has two limb
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from zerosim.collectives import ring
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
-from zerosim.core.fixed_point import exponents, limbs, restored, total_of
+from zerosim.core.fixed_point import exponents, restored, total_of
 from zerosim.core.sharding import bounds, split
 
 EXPONENT_BYTES, LIMB_BYTES = 2, 8
-
-
-def sent_bytes(dtype: npt.DTypeLike) -> int:
-    """The bytes sent for each element, in units of (N − 1)/N: its exponent, twice, and its limbs.
-
-    >>> sent_bytes(np.float32), sent_bytes(np.float64)
-    (12, 20)
-    """
-    return 2 * EXPONENT_BYTES + limbs(dtype) * LIMB_BYTES
-
-
-def messages(dtype: npt.DTypeLike) -> int:
-    """The messages of an order-free sum for each message of a sum of floats."""
-    return 2 + limbs(dtype)
 
 
 def reduce_scatter(comm: Communicator, contributions: Sequence[Array]) -> Array:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from zerosim.collectives.choosing import AUTO_ALL_GATHER
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
 from zerosim.collectives.table import ALGORITHMS, Algorithm
 from zerosim.core import orders
@@ -28,7 +27,7 @@ SERVING = {
     for kind in ("reduce_scatter", "all_gather", "broadcast")
 }
 """The algorithms that stages may use, by kind and name."""
-SERVING["all_gather"][AUTO_ALL_GATHER.name] = AUTO_ALL_GATHER
+SERVING["all_gather"]["auto"] = ALGORITHMS["bruck.all_gather"]     # serves all ranks; a config finds a better one
 
 
 def collective(

@@ -1,12 +1,13 @@
 """A collective on whole arrays: the input is only read, the result lies in fresh memory or in `out`."""
 
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from zerosim.collectives.choosing import named
 from zerosim.collectives.kinds import COLLECTIVE_KINDS
+from zerosim.collectives.table import find
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator, Reduction
 from zerosim.core.errors import CollectiveError
@@ -18,6 +19,7 @@ ASSOCIATIVE = (
     np.bitwise_and, np.bitwise_or, np.bitwise_xor,
     np.logaddexp, np.logaddexp2, np.hypot, np.gcd, np.lcm,
 )
+cached_find = lru_cache(maxsize=1024)(find)
 
 
 def result_of(
@@ -35,7 +37,7 @@ def result_of(
     if root is not None and not (integer and 0 <= root < size):
         raise CollectiveError(f"root={root!r} is not a rank of {size}; give an integer from 0 to {size - 1}")
     count = x.size if brings == "whole" else whole_length(comm, x, out)
-    chosen = named(collective, algorithm, size, count * x.itemsize, commutative=commutative)
+    chosen = cached_find(collective, algorithm, size, commutative=commutative)
     name = getattr(reduce, "__name__", "")
     if isinstance(reduce, np.ufunc) and getattr(np, name, None) is reduce and reduce not in ASSOCIATIVE:
         raise CollectiveError(f"np.{name} is not associative, so the grouping of ranks would change the result; use "

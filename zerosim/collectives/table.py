@@ -7,8 +7,7 @@
     fold       2 where N is no power of two: some ranks fold into their neighbours first, and unfold last
 
 Volumes are declared here and compared with a counting communicator in the tests, to the byte. Orders are declared in
-`core/orders.py` and confirmed by proofs. Here "auto" depends on the number of ranks alone; `choosing` also reads
-lengths, as MPI libraries do, and selects among algorithms that leave the same bits.
+`core/orders.py` and confirmed by proofs.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,10 +90,6 @@ class Algorithm(Declared):
     def carry_out(self, comm: Communicator, *arguments: Any) -> None:
         """Run the collective, from whose bound method `algorithm_of` finds this row."""
         self.function(comm, *arguments)
-
-    def at(self, size: int, vector_bytes: int) -> "Algorithm":
-        """The algorithm for a vector of `vector_bytes` bytes: itself."""
-        return self
 
     def serves(self, size: int) -> bool:
         fills_hosts = size < self.per_host or size % (self.per_host or 1) == 0

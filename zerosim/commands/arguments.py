@@ -42,19 +42,6 @@ def whole_numbers(least: int, most: int) -> Callable[[str], list[int]]:
     return numbers
 
 
-def steps_in_order(text: str) -> tuple[int, int]:
-    """The first and the last step of a range.
-
-    >>> steps_in_order("4"), steps_in_order("3..5")
-    ((4, 4), (3, 5))
-    """
-    match = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.A)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= first <= last:
-        raise argparse.ArgumentTypeError(f"found {text!r}; give one step, counted from 1, or a range 3..5")
-    return first, last
-
-
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """A reader of whole numbers from `least` to `most`.
 

@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", action="store_true", help="for check: steps of a run with --record instead")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.add_argument(
-        "--toml", metavar="FILE",
-        help="for collectives: write this machine's links and the switch of all-gathers, for zerosim plan --cluster")
+        "--toml", metavar="FILE", help="for collectives: write this machine's links, for zerosim plan --cluster")
 
 
 def main(arguments: argparse.Namespace) -> int:

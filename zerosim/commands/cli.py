@@ -24,17 +24,17 @@ from zerosim.worlds.objects import broadcast_object, gather_objects
 COMMANDS = {
     "run": ("zerosim.commands.run", "train by a scenario file and compare every bit"),
     "scenarios": ("zerosim.commands.scenarios", "list the scenarios that come with the package"),
-    "report": ("zerosim.commands.report", "make a page of a run, or of two side by side, from their outcomes"),
+    "report": ("zerosim.commands.report", "print or draw a run once more, from its outcome"),
     "checkpoint": ("zerosim.commands.checkpoint", "show the checkpoints of a run, each checked against its digest"),
     "show": ("zerosim.commands.show", "draw the rounds of a collective, a step of stages or the passes of a pipeline"),
     "prove": ("zerosim.commands.prove", "prove a collective on symbols, a shipped one or yours"),
     "check": ("zerosim.commands.check", "check the parts in your Python file: gradients, formulas, stages, "
                                         "collectives"),
-    "lessons": ("zerosim.commands.lessons", "list or copy the lessons that come with the package"),
-    "exercises": ("zerosim.commands.exercises", "copy the exercises, functions with empty bodies, into a folder"),
+    "lessons": ("zerosim.commands.copies", "list or copy the lessons that come with the package"),
+    "exercises": ("zerosim.commands.copies", "list or copy the exercises, functions with empty bodies"),
     "memory": ("zerosim.commands.memory", "memory of model states, by formula"),
     "plan": ("zerosim.commands.plan", "plan a scenario on a cluster: memory and time, on shapes alone"),
-    "torch": ("zerosim.commands.torch", "run a PyTorch script over zerosim's collectives"),
+    "torch": ("zerosim.torch.command", "run a PyTorch script over zerosim's collectives"),
     "bench": ("zerosim.commands.bench", "benchmark: measure ratios of times within one run"),
     "completion": ("zerosim.commands.completion", "print a script of bash, zsh or fish that completes commands"),
 }

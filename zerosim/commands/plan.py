@@ -89,14 +89,13 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.report or arguments.picture:
         converter()
     source = source or with_usual_settings(*ranks[:1])
-    others, changes = foreign_keys(arguments, source)
+    others, keys = foreign_keys(arguments, source)
     console = standard_output(arguments)
     run = Run(arguments.tokens, arguments.price or 0.0) if arguments.tokens else None
     try:
         with saying(arguments) as say:
             read = read_plan if arguments.search is None else partial(read_search, most=arguments.search, say=say)
-            plan = read(source, ranks, changes, swept(arguments.sweep), python=not arguments.no_python)
-            plan = replace(plan, run=run)
+            plan = replace(read(source, ranks, keys, swept(arguments.sweep), python=not arguments.no_python), run=run)
             if plan.best is None:
                 say("Nothing fits: searching for a layout that does")
                 _ = plan.advice
@@ -129,7 +128,7 @@ def foreign_keys(arguments: argparse.Namespace, source: Source) -> tuple[list[Fo
                              f"that file; use a scenario without [[variant]]")
         counts = arguments.ranks or [scenario.world.ranks]
         files.append(
-            foreign.deepspeed(arguments.ds_config, scenario.rows[0].ranks) if arguments.ds_config
+            foreign.deepspeed(arguments.ds_config, scenario.rows[0].directions.data) if arguments.ds_config
             else foreign.fsdp(arguments.fsdp_config, max(counts), scenario.cluster.devices_per_host))
         changes |= files[-1].keys
     return files, changes | overrides

@@ -6,14 +6,11 @@ A collective on the tape runs on integers, forward and backward.
 import argparse
 
 from zerosim.commands.arguments import add_collective, whole_numbers
-from zerosim.commands.output import conclude, standard_output
+from zerosim.commands.output import conclude
 from zerosim.proofs.proof import MOST_PROVED_RANKS
-from zerosim.show.grid import show_words
 from zerosim.show.proofs import proved
 
 MOST_ELEMENTS = 1 << 16
-LONG = 100
-"""The number of ranks beyond which a proof takes more than a few seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "my_file.py:my_all_reduce")
     parser.add_argument(
         "--ranks", type=whole_numbers(1, MOST_PROVED_RANKS), default=[4], metavar="N",
-        help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4")
+        help="a number of ranks, a range or a list: 4, 2..9, 2,4,8; default 4; beyond 100 it takes minutes")
     parser.add_argument(
         "--elements", type=whole_numbers(0, MOST_ELEMENTS), metavar="N",
         help="the lengths of the vectors that are tried; default: several short ones, of your own function also long "
@@ -34,7 +31,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Prove the collective: 0 if it holds for every number of ranks, 1 if not."""
-    if max(arguments.ranks) > LONG:
-        show_words(standard_output(arguments), f"More than {LONG} ranks may take minutes; Ctrl-C interrupts the proof")
     return conclude(arguments, proved(
         arguments.subject, arguments.ranks, arguments.collective, arguments.ranks_per_host, arguments.elements))

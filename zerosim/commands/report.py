@@ -1,4 +1,4 @@
-"""`zerosim report`: the tables or the page of a run from the output of `zerosim run --json`, or of two runs."""
+"""`zerosim report`: the tables, the page or the pictures of a run from the output of `zerosim run --json`."""
 
 import argparse
 import os
@@ -17,10 +17,9 @@ from zerosim.show.table import show_heading, show_run
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the flags of `zerosim report`."""
     parser.add_argument("outcome", help="an outcome written by zerosim run --json")
-    parser.add_argument("other", nargs="?", help="a second outcome, shown beside the first")
     parser.add_argument("-v", "--verbose", action="store_true", help="print more, as zerosim run -v does")
     parser.add_argument("--html", metavar="FILE", help="write the page")
-    parser.add_argument("--pictures", metavar="FOLDER", help="write each picture as SVG and PNG, for slides and papers")
+    parser.add_argument("--pictures", metavar="FOLDER", help="write every picture as SVG and PNG, for slides")
     parser.add_argument(
         "--picture", metavar="NAME=FILE", action="append", default=[], type=name_and_file,
         help="write one picture to an .svg or .png file: kept, sent, losses, or of the third row step-3, memory-3, "
@@ -28,40 +27,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, the pictures, or both, or else print the tables; 0 for any result of the runs.
+    """Write the page, the pictures, or both, or else print the tables; 0 for any result of the run.
 
-    Outcomes may be of another version, or edited: what the views do not find in them is their fault.
+    An outcome may be of another version, or edited: what the views do not find in it is its fault.
     """
+    name = arguments.outcome
     try:
-        return show(arguments)
+        show(arguments, run_in(name))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        files = " or ".join(filter(None, (arguments.outcome, arguments.other)))
-        raise UsageError(f"{files} is not an outcome of this version's zerosim run: {type(error).__name__}: "
+        raise UsageError(f"{name} is not an outcome of this version's zerosim run: {type(error).__name__}: "
                          f"{' '.join(str(error).split())[:200]}; write one with --json FILE") from error
-
-
-def show(arguments: argparse.Namespace) -> int:
-    """Show the outcomes as the flags say; 0."""
-    runs = [run_in(name) for name in (arguments.outcome, arguments.other) if name]
-    if len(runs) > 1:
-        runs = [run.labelled(label) for run, label in zip(runs, "AB", strict=True)]
-    specs = files([row for run in runs for row in run.rows]) if arguments.pictures or arguments.picture else {}
-    save_pictures(arguments.picture, specs)
-    if not (arguments.html or arguments.pictures or arguments.picture):
-        target = console(arguments, stderr=False, width=RUN_WIDTH)
-        for run in runs:
-            show_heading(target, run.title, str(run.scenario["caption"]), "")
-            show_run(target, run, verbose=arguments.verbose)
-    if arguments.html:
-        write_text(arguments.html, page(runs))
-    if arguments.pictures:
-        try:
-            os.makedirs(arguments.pictures, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--pictures {arguments.pictures}: {error.strerror}; name a folder") from None
-        save_pictures([(name, os.path.join(arguments.pictures, f"{name}.{form}"))
-                       for name in specs for form in ("svg", "png")], specs)
     return 0
+
+
+def show(arguments: argparse.Namespace, run: RunDocument) -> None:
+    """Show the outcome as the flags say."""
+    folder, specs = arguments.pictures, files(run.rows) if arguments.pictures or arguments.picture else {}
+    every = [(name, os.path.join(folder, f"{name}.{form}")) for name in specs for form in ("svg", "png") if folder]
+    save_pictures([*arguments.picture, *every], specs)
+    if arguments.html:
+        write_text(arguments.html, page(run))
+    if not (arguments.html or specs):
+        target = console(arguments, stderr=False, width=RUN_WIDTH)
+        show_heading(target, run.title, str(run.scenario["caption"]), "")
+        show_run(target, run, verbose=arguments.verbose)
 
 
 def run_in(name: str) -> RunDocument:

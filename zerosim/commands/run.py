@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from safetensors.numpy import save
 
-from zerosim.commands.arguments import NO_PYTHON, steps_in_order, whole_number
+from zerosim.commands.arguments import NO_PYTHON, whole_number, whole_numbers
 from zerosim.commands.output import RUN_WIDTH, check_writable, complain, conclude, console, standard_output
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import LaunchError, UsageError, ZerosimError
@@ -26,7 +26,7 @@ from zerosim.show.pictures import converter
 from zerosim.show.prepared import Prepared, collectives, training
 from zerosim.show.table import show_heading
 from zerosim.show.trace_events import trace_events
-from zerosim.training.program import Progress, Silent
+from zerosim.training.program import Progress
 from zerosim.worlds.launcher import launched
 from zerosim.worlds.mpi import MpiWorld, connect
 from zerosim.worlds.mpi_communicator import MpiCommunicator
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="write an HTML page with all results")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline of each rank as trace events, for Perfetto")
     parser.add_argument(
-        "--trace-steps", metavar="FIRST..LAST", type=steps_in_order,
+        "--trace-steps", metavar="FIRST..LAST", type=whole_numbers(1, 10**9),
         help="the steps to trace, 4 or 3..5, whose times the terminal shows; default the last, for a trace or a page")
     parser.add_argument(
         "-v", "--verbose", action="store_true",
@@ -133,13 +133,13 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
     if arguments.every is not None and not scenario.checkpoint.folder:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     steps = scenario.train.steps
-    wanted = (max(steps, 1), steps) if arguments.trace or arguments.report else (1, 0)
-    first, last = arguments.trace_steps or wanted
-    if last > steps:
-        raise UsageError(f"--trace-steps: there is no step {last}; train.steps = {steps}")
+    traced = arguments.trace_steps or [steps] * bool(steps and (arguments.trace or arguments.report))
+    if max(traced, default=0) > steps:
+        raise UsageError(f"--trace-steps: there is no step {max(traced)}; train.steps = {steps}")
     return training(
         scenario, resume=arguments.resume, accept_python=arguments.accept_python, verbose=arguments.verbose,
-        keep_weights=bool(arguments.weights), traced=range(first, last + 1), times=True)
+        keep_weights=bool(arguments.weights), times=True,
+        traced=range(min(traced), max(traced) + 1) if traced else range(0))
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
@@ -165,13 +165,13 @@ def command_line(arguments: argparse.Namespace, ranks: int) -> str:
 def progress(arguments: argparse.Namespace, trainings: int) -> Progress:
     """The requested display of so many trainings, or the one that suits rank 0's standard error."""
     if arguments.progress == "none":
-        return Silent()
+        return Progress()
     target = console(arguments, stderr=True, width=RUN_WIDTH)
     live = arguments.progress == "live" or (arguments.progress == "auto" and target.is_terminal)
     return (LiveProgress if live else Plain)(target, trainings)
 
 
-class Plain:
+class Plain(Progress):
     """A few lines for each training, at evenly spaced steps, and one after `SECONDS` without, with the time left."""
 
     SECONDS = 5.0
@@ -194,11 +194,9 @@ class Plain:
         self._console.print(words + more, markup=False)
         self._said = now
 
-    def end(self) -> None: ...
 
-
-class LiveProgress:
-    """A bar for the present training, and one for all with the time left."""
+class LiveProgress(Progress):
+    """A bar of all steps, named after the present training, with the time left."""
 
     def __init__(self, console: Console, trainings: int) -> None:
         self._trainings = trainings
@@ -208,16 +206,13 @@ class LiveProgress:
 
     def begin(self, title: str, steps: int) -> None:
         if not self._bars.task_ids:
-            self._all = self._bars.add_task("all", total=self._trainings * steps, words="")
-        for ended in self._bars.task_ids[1:]:
-            self._bars.remove_task(ended)
-        self._task = self._bars.add_task(title, total=steps, words="loss …")
+            self._all = self._bars.add_task("", total=self._trainings * steps, words="loss …")
+        self._bars.update(self._all, description=title)
         self._bars.start()
 
     def step(self, step: int, loss: float) -> None:
-        self._bars.update(self._task, completed=step, words=f"loss {loss:.4f}")
-        self._bars.advance(self._all)
+        self._bars.update(self._all, advance=1, words=f"loss {loss:.4f}")
 
     def end(self) -> None:
-        """Stop the bars; may be called again, and before `begin`."""
+        """Stop the bar; may be called again, and before `begin`."""
         self._bars.stop()

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subject = parser.add_mutually_exclusive_group(required=True)
     subject.add_argument(
         "subject", nargs="?",
-        help="an algorithm (--list names all), a collective on the tape such as all_to_all, a stage such as zero3, "
-             "several stages such as ddp,zero3, a pipeline's schedule such as 1f1b, or my_file.py:my_all_reduce")
+        help="an algorithm (--list names all), a stage such as zero3, several stages such as ddp,zero3, a pipeline's "
+             "schedule such as 1f1b, or my_file.py:my_all_reduce")
     subject.add_argument(
         "--list", action="store_true", help="list all algorithms, with bytes and steps for --ranks (default 8)")
     parser.add_argument(

@@ -14,7 +14,7 @@ chunks; nothing guesses it from a length.
 """
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -224,15 +224,6 @@ class Directions:
     pipeline: int = 1
     data: int = 1
 
-    @classmethod
-    def named(cls, keys: Mapping[str, Any]) -> "Directions":
-        """The directions that keys such as `tensor_ranks` give; 1 rank in those that they lack, and one data rank.
-
-        >>> Directions.named({"tensor_ranks": 2, "stages": ["ddp"]})
-        Directions(tensor=2, context=1, expert=1, pipeline=1, data=1)
-        """
-        return cls(**{name: keys.get(f"{name}_ranks", 1) for name in (*cls().sizes, "pipeline")})
-
     @property
     def sizes(self) -> dict[str, int]:
         """The number of ranks in each direction of a model's code, the nearest first."""
@@ -253,6 +244,11 @@ class Directions:
     @property
     def places(self) -> int:
         return self.side_by_side * self.pipeline
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks: of each place as many as have micro-batches of their own."""
+        return self.places * self.data
 
     @property
     def words(self) -> str:

@@ -155,14 +155,6 @@ def measured(measure: str, figure: float) -> str:
     return f"{figure:.2%}" if measure in ("accuracy", "exact sequences") else f"{figure:.4g}"
 
 
-def percentage(share: float | None) -> str:
-    """
-    >>> percentage(0.714), percentage(None)
-    ('71%', '–')
-    """
-    return "–" if share is None else f"{share:.0%}"
-
-
 def short_digest(digest: str) -> str:
     """
     >>> short_digest("0123456789abcdef" * 4)
@@ -184,34 +176,18 @@ def duration(seconds: float) -> str:
 
 
 def toml(table: Mapping[str, Any], within: str = "") -> str:
-    """A table as TOML: its plain keys, then the tables in it, each with its full name; keys without a value are left
-    out.
+    """A table as TOML, a line for each key with its full name; keys without a value are left out.
 
     >>> print(toml({"title": "x", "world": {"ranks": 2, "more": {}}, "variant": [{"stage": "ddp", "units": None}]}))
     title = "x"
-    <BLANKLINE>
-    [world]
-    ranks = 2
-    <BLANKLINE>
-    [world.more]
-    <BLANKLINE>
-    [[variant]]
-    stage = "ddp"
+    world.ranks = 2
+    world.more = {  }
+    variant = [{ stage = "ddp" }]
     <BLANKLINE>
     """
-    given = {key: value for key, value in table.items() if value is not None and (within or value != [])}
-    text = "".join(f"{key} = {toml_value(value)}\n" for key, value in given.items() if not is_table(value))
-    for key, value in given.items():
-        for inner in [value] if isinstance(value, dict) else value if is_table(value) else ():
-            name = f"{within}{key}"
-            heading = f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"
-            text += f"{chr(10) * bool(text)}{heading}\n{toml(inner, f'{name}.')}"
-    return text
-
-
-def is_table(value: Any) -> bool:
-    """Whether a value is a table or a list of tables."""
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+    given = [(f"{within}{key}", value) for key, value in table.items() if value is not None and (within or value != [])]
+    return "".join(toml(value, f"{key}.") if value and isinstance(value, dict) else f"{key} = {toml_value(value)}\n"
+                   for key, value in given)
 
 
 def toml_value(value: Any) -> str:
@@ -221,7 +197,10 @@ def toml_value(value: Any) -> str:
     ('{ flops = 1000000000000.0, functions = {  } }', '"\\\\u0007"')
     """
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml_value(inner)}' for key, inner in value.items())} }}"
+        given = (f"{key} = {toml_value(inner)}" for key, inner in value.items() if inner is not None)
+        return f"{{ {', '.join(given)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
     words = json.dumps(value, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
     return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in words)
 

@@ -183,8 +183,7 @@ class Costs:
         length = argument[0].nbytes if chunked else argument.nbytes
         key = (function, length, chunked, root)
         if key not in self._prices:
-            algorithm = algorithm_of(function).at(self.ranks, length * (self.ranks if chunked else 1))
-            self._prices[key] = self._price(with_messages(algorithm), length, chunked, root)
+            self._prices[key] = self._price(with_messages(algorithm_of(function)), length, chunked, root)
         return self._prices[key]
 
     def _price(self, algorithm: Algorithm, length: int, chunked: bool, root: int) -> Price:

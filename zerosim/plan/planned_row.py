@@ -115,7 +115,7 @@ class Run(NamedTuple):
         The power is the most that a device takes, so that the energy is at most that.
         """
         hours = self.tokens / (row.tokens_per_second or inf) / 3600
-        figures = {"seconds": hours * 3600 / row.config.all_ranks, "device_hours": hours}
+        figures = {"seconds": hours * 3600 / row.config.directions.ranks, "device_hours": hours}
         figures |= {"kilowatt_hours": hours * row.cluster.device.watts / 1000} if row.cluster.device.watts else {}
         return figures | ({"cost": hours * self.price} if self.price else {})
 
@@ -202,10 +202,10 @@ class PlannedRow:
     @property
     def between_bytes_per_host(self) -> int:
         """The bytes that leave the first host per step, by formula: every round of micro-batches sends as much."""
-        if self.cluster.hosts(self.config.all_ranks) == 1:
+        if self.cluster.hosts(self.config.directions.ranks) == 1:
             return 0
         config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, steps=1))
-        hosts = [*map(self.cluster.host, range(config.all_ranks))]
+        hosts = [*map(self.cluster.host, range(config.directions.ranks))]
 
         def between(config: Config) -> int:
             return sum(traffic.between_bytes for rank in range(hosts.count(0))
@@ -225,7 +225,7 @@ class PlannedRow:
     @property
     def tokens_per_step(self) -> float:
         """The tokens of a rank per step; in an mlp, the samples. Ranks that share a micro-batch have a share each."""
-        samples, task = self.config.samples / self.config.all_ranks, self.config.model.task
+        samples, task = self.config.samples / self.config.directions.ranks, self.config.model.task
         return samples * task.inputs if task.tokens else samples
 
     @property
@@ -262,7 +262,7 @@ class PlannedRow:
         if self.rehearsal.bubble > max(exposed, SHARE_THAT_BOUNDS):
             return f"the pipeline: its ranks wait for each other's passes in {self.rehearsal.bubble:.0%} of the step"
         if exposed > SHARE_THAT_BOUNDS:
-            link = self.cluster.slowest(self.config.all_ranks)
+            link = self.cluster.slowest(self.config.directions.ranks)
             return f"communication: {exposed:.0%} of the step is exposed, over {link.title}"
         bound, ns = self.rehearsal.clock.bound_ns.most_common(1)[0]
         words = {"products": "matrix products", "attention": "attention", "memory": "the bandwidth of memory",
@@ -338,7 +338,7 @@ class PlannedRow:
             "name": self.name,
             "stage": str(self.config.stage_key),
             "layout": self.config.layout,
-            "ranks": self.config.all_ranks,
+            "ranks": self.config.directions.ranks,
             "fits": self.fits,
             "memory": {
                 **{kind: self.rehearsal.peak[kind] for kind in MEMORY_KINDS},

@@ -62,7 +62,7 @@ class Plan:
     def fewest(self) -> PlannedRow | None:
         """The fastest of the rows that fit on the fewest devices."""
         return min((row for row in self.rows if row.fits), default=None,
-                   key=lambda row: (row.config.all_ranks, -row.tokens_per_second))
+                   key=lambda row: (row.config.directions.ranks, -row.tokens_per_second))
 
     @property
     def claims(self) -> list[PlanClaim]:
@@ -71,7 +71,7 @@ class Plan:
         They concern none if an override changes the plan, but not the claim.
         """
         check, origin, claims = self.scenario.check, self.scenario.origin, list[PlanClaim]()
-        own = [row for row in self.rows if row.config.all_ranks == self.scenario.world.ranks and not row.swept]
+        own = [row for row in self.rows if row.config.directions.ranks == self.scenario.world.ranks and not row.swept]
         changed = any(path[0] in PLANNED for path in origin.overrides)
         judged = {key: own if origin.is_override(("check", key)) or not changed else []
                   for key in ("fits", "does_not_fit", "mfu")}
@@ -101,8 +101,9 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """The names of the rows, with their ranks where these differ."""
-        several = len({row.config.all_ranks for row in self.rows}) > 1 and not any(row.layout for row in self.rows)
-        return [f"{row.name} on {row.config.all_ranks:,}" if several else row.name for row in self.rows]
+        several = len({row.config.directions.ranks for row in self.rows}) > 1 and not any(
+            row.layout for row in self.rows)
+        return [f"{row.name} on {row.config.directions.ranks:,}" if several else row.name for row in self.rows]
 
     @property
     def verdict(self) -> str:
@@ -112,16 +113,16 @@ class Plan:
             return f"Nothing fits. {self.advice}"
         speed = f"{best.data_unit} a second on each"
         named = [f"{self.names[self.rows.index(row)]}, {row.tokens_per_second:,.0f}" for row in (fewest, best)]
-        if fewest.config.all_ranks < best.config.all_ranks:
+        if fewest.config.directions.ranks < best.config.directions.ranks:
             return f"Fewest devices that fit: {named[0]} {speed}; fastest: {named[1]}"
-        several = len({row.config.all_ranks for row in self.rows}) > 1
+        several = len({row.config.directions.ranks for row in self.rows}) > 1
         return f"{'Fewest devices that fit, and fastest' if several else 'Best that fits'}: {named[1]} {speed} device"
 
     @property
     def setting(self) -> str:
         """The machine in a line; the model, its data and the software in two."""
         config, cluster = self.rows[0].config, self.rows[0].cluster
-        ranks, software = sorted({row.config.all_ranks for row in self.rows}), cluster.software
+        ranks, software = sorted({row.config.directions.ranks for row in self.rows}), cluster.software
         links = [f"{cluster.inside.title} inside a host of {cluster.devices_per_host}"] * (cluster.devices_per_host > 1)
         links += [f"{cluster.between.title} between hosts"] * (ranks[-1] > cluster.devices_per_host)
         counts = plural(ranks[0], "rank") if len(ranks) == 1 else f"{joined([f'{count:,}' for count in ranks])} ranks"
@@ -169,7 +170,7 @@ class Plan:
             "broken": self.broken,
             "not_judged": [claim.title for claim in self.claims if claim.broken is None],
             "best": None if self.best is None else self.best.name,
-            "fewest_ranks": None if self.fewest is None else self.fewest.config.all_ranks,
+            "fewest_ranks": None if self.fewest is None else self.fewest.config.directions.ranks,
             "rows": [row.document() | ({"run": self.run.of(row)} if self.run else {}) for row in self.rows],
             "advice": self.advice,
             "search": self.search,

@@ -139,7 +139,7 @@ def turn_of(config: Config) -> int:
 
 def with_passes(config: Config, passes: int) -> Config:
     """The row with so many passes of a rank in a step."""
-    return replace(config, train=replace(config.train, micro_batches=config.ranks * passes * config.at_once))
+    return replace(config, train=replace(config.train, micro_batches=config.directions.data * passes * config.at_once))
 
 
 def in_pipeline(stages: Sequence[Rehearsal]) -> Rehearsal:
@@ -155,8 +155,8 @@ def by_itself(
 ) -> tuple[Rehearsal, list[RecordedPipeline]]:
     """A step of all data ranks of one rank of a pipeline, by itself; with the recorded passes if there is one."""
     seen = cluster.seen_by(config.directions.side_by_side)
-    costs = Costs(seen, config.ranks, config.computing.weights.itemsize)
-    comm = Clocked(LockstepCommunicator(config.ranks), costs, Sharing.of(config, cluster))
+    costs = Costs(seen, config.directions.data, config.arithmetic.compute.itemsize)
+    comm = Clocked(LockstepCommunicator(config.directions.data), costs, Sharing.of(config, cluster))
     clock, software, recorded = comm.clock, around.cluster.software, list[RecordedPipeline]()
     ledger, far = Ledger(clock=lambda: clock.now_ns), Ledger()
     replica, calls, updates = timed_replica(config, comm, around, ledger, far)
@@ -194,7 +194,7 @@ def timed_replica(
     clock, costs = comm.clock, comm.costs
     cluster, software = costs.cluster, costs.cluster.software
     allocate = counted_on(config, cluster, ObservedAllocator(comm.sharing.allocator(extent, gathered=True), ledger))
-    kernels = FusedKernels(software, config.computing.weights) if cluster.fused else None
+    kernels = FusedKernels(software, config.arithmetic.compute) if cluster.fused else None
     calls = TimedCalls(around, clock, kernels)
     shared = comm.sharing.allocator(extent)
 
@@ -206,7 +206,8 @@ def timed_replica(
     gathers, reducing = (observed(TimedChannel(comm, clock, until_update=until_update), comm.instruments, wait=WAIT)
                          for until_update in (False, software.ahead))
     wire = config.arithmetic.weights_wire and timed_wire(config.arithmetic.weights_wire, clock, costs)
-    rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate, on_host="optimizer" in config.on_host)
+    rule = TimedUpdates(config.rule, clock, costs, comm.sharing, allocate,
+                        on_host="optimizer" in config.placement.on_host)
     replica = on_shapes(
         config, comm, allocate, calls, host, rule, NoSums(calls=calls, whole=config.whole),
         gathers=gathers, reducing=reducing, weights_wire=wire,
@@ -224,7 +225,7 @@ def buffers_of(config: Config, cluster: Cluster, allocate: Allocator) -> Iterato
     largest = sorted(unit.count for unit in config.model.units)[-2:]
     live = min(cluster.live_parameters, config.model.count) - sum(largest)
     if live > 0 and config.stage.gathers:
-        yield allocate(live, config.computing.weights, kind="buffers", owner="live parameters")
+        yield allocate(live, config.arithmetic.compute, kind="buffers", owner="live parameters")
     bucket = min(cluster.bucket_elements, config.model.count) * (1 + config.parallel.overlap)
     if bucket and config.stage.sharded:
         yield allocate(bucket, config.arithmetic.wire, kind="buffers", owner="buckets")

@@ -273,7 +273,7 @@ def alone(config: Config) -> Config:
     """The layout on one data rank without a pipeline, with one micro-batch, and a stage that computes the same."""
     stage = "zero3" if config.stage.gathers and config.parallel.param_dtype != "weights" else "ddp"
     return dataclasses.replace(
-        by_keys(config, stage, **ALONE), ranks=1, train=dataclasses.replace(config.train, micro_batches=1),
+        by_keys(config, stage, **ALONE), train=dataclasses.replace(config.train, micro_batches=1),
         directions=dataclasses.replace(config.directions, data=1, pipeline=1))
 
 
@@ -330,9 +330,9 @@ def identity(layout: PlannedRow) -> Identity:
     """The layout, with one row for what is the same: all data ranks as a group, Stage I on one rank, and every schedule
     of no pipeline."""
     config, scenario = layout.config, layout.scenario
-    stage = "ddp" if config.ranks == 1 and config.stage_key == "zero1" else config.stage_key
+    stage = "ddp" if config.directions.data == 1 and config.stage_key == "zero1" else config.stage_key
     schedule = config.parallel.schedule if config.directions.pipeline > 1 else ALONE["schedule"]
-    row = by_keys(config, stage, shard_ranks=config.mesh.group, schedule=schedule)
+    row = by_keys(config, stage, shard_ranks=config.placement.mesh.group, schedule=schedule)
     return row.settings, scenario.cluster, scenario.data
 
 
@@ -370,8 +370,8 @@ SAID = ("parallel.stages", "parallel.shard_ranks", "parallel.schedule", "train.m
 
 def layout_in_words(config: Config, keys: Mapping[str, Any]) -> str:
     """A layout in words, such as `tp2 × Stage III on 8 × 4 copies, mb2, recompute`: micro-batches of 2."""
-    group = config.mesh.group
-    copies = [f"{config.ranks // group} copies"] if group < config.ranks else []
+    group = config.placement.mesh.group
+    copies = [f"{config.directions.data // group} copies"] if group < config.directions.data else []
     parts = [config.directions.words, f"{config.stage.title} on {group}", *copies]
     others = {key.partition(".")[2]: value for key, value in keys.items() if key not in SAID}
     choices = [key if value is True else f"{key} {value}" for key, value in others.items()
@@ -422,7 +422,8 @@ def in_keys(row: PlannedRow, scenario: Scenario) -> str:
         changes += [f"{section}.{key}={written(list(value) if isinstance(value, tuple) else value)}"
                     for key, value in vars(one).items() if value != getattr(other, key)]
     host = f" and {row.host_bytes / 1e9:,.1f} GB of the host's" if row.host_bytes else ""
-    return (f"It fits on {plural(row.config.all_ranks, 'device')} as {row.name}: {row.peak_bytes / 1e9:,.1f} GB{host}, "
+    devices = plural(row.config.directions.ranks, "device")
+    return (f"It fits on {devices} as {row.name}: {row.peak_bytes / 1e9:,.1f} GB{host}, "
             f"{duration(row.step_seconds)} a step. Set {' '.join(changes)}. It is")
 
 

@@ -70,14 +70,12 @@ class TimedUpdates(NoNumbers):
         cluster, share = self._costs.cluster, self._sharing.share     # states in 8 bits have fused kernels
         update_bytes = 0.0 if cluster.tuning.states_in_8_bits else cluster.software.update_bytes
         if update_bytes and self.buffers is None and not self._on_host:
-            layouts, wide = self.replica.state.layouts, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
-            trained = sum(layouts.of(unit, "optimizer").length * share(unit.name) for unit in self.replica.trained)
+            placement, wide = self.replica.state.placement, FLOAT_BYTES * (gradient.dtype.itemsize < FLOAT_BYTES)
+            trained = sum(placement.of(unit, "optimizer").length * share(unit.name) for unit in self.replica.trained)
             self.buffers = self._allocate(
                 round(trained * (update_bytes + wide)), np.uint8, kind="buffers", owner="update")
         arrays = [weights, weights, *state.values(), *state.values(), gradient, *([] if out is None else [out])]
         self._take(sum(len(array) * array.dtype.itemsize for array in arrays) * share(unit.name))
-
-    differences = update
 
     def apply(self, unit: Unit, start: int, weights: Any, differences: Any, **_: Any) -> None:
         self.update(unit, start, weights, differences, {})

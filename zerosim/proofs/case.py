@@ -1,14 +1,13 @@
 """One recorded run of a wrong collective: the expected terms of each place, and the values that each rank held."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 from zerosim.collectives.kinds import CollectiveKind
 from zerosim.core.sharding import bounds
-from zerosim.core.terms import Blank, Sum, Symbol, Term, leaves, symbols
+from zerosim.core.terms import Blank, Symbol, Term, leaves, symbols
 from zerosim.core.words import joined
 from zerosim.observe.record import Message, Recording
 from zerosim.proofs.subject import Subject
@@ -46,27 +45,24 @@ class Case:
         cut = bounds(self.count, self.size)
         return {element: chunk for chunk, edges in enumerate(cut) for element in range(*edges)}
 
-    def places(self, *more: Sequence[Symbol]) -> list[Place]:
-        """Places with expected terms that stand for all: in the final vectors, and in `more`, every sum of a chunk is
-        like that of one of them."""
-        told = {element for sums in (*map(self.last, range(self.size)), *more)
-                for start, stop in bounds(self.count, self.size) for element in firsts(sums, start, stop)}
-        return [place for place in self.expected if place[1] in told]
+    def unlike(self, same: Callable[[Symbol, int, tuple[Term, ...]], bool]) -> Iterator[Place]:
+        """The places with expected terms whose final value is not the `same`, by its element and those terms, in order.
+        """
+        right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
+        for (rank, element), expected in self.expected.items():
+            symbol = self.last(rank)[element]
+            if (id(symbol), id(expected)) in right or same(symbol, element, expected):
+                right.add((id(symbol), id(expected)))
+            else:
+                yield rank, element
 
     @cached_property
     def wrong(self) -> list[Place]:
-        """Those of `places` whose final value differs from the expected one, in order."""
-        right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
-        wrong = []
-        for rank, element in self.places():
-            symbol, expected = self.last(rank)[element], self.expected[rank, element]
-            if (id(symbol), id(expected)) in right:
-                continue
-            if Counter(leaves(symbol)) == Counter(expected):
-                right.add((id(symbol), id(expected)))
-            else:
-                wrong.append((rank, element))
-        return wrong
+        """The places whose final value has not the expected terms, in order."""
+        def has_terms(symbol: Symbol, _: int, expected: Sequence[Term]) -> bool:
+            return len(held := [*leaves(symbol)]) == len(expected) and {*held} == {*expected}
+
+        return [*self.unlike(has_terms)]
 
     def last(self, rank: int) -> Sequence[Symbol]:
         """The final vector of `rank`."""
@@ -85,36 +81,6 @@ class Case:
 def terms(symbol: Any) -> list[Term | Blank]:
     """The contributions in a symbol, without other leaves."""
     return [leaf for leaf in leaves(symbol) if isinstance(leaf, Term | Blank)]
-
-
-def firsts(sums: Sequence[Symbol], start: int, stop: int) -> Iterator[int]:
-    """The first element of each stretch from `start` to `stop` whose sums are alike.
-
-    >>> list(firsts([*(symbols(0, 4) + symbols(1, 4)), *(symbols(1, 8) + symbols(0, 8))[4:]], 0, 8))
-    [0, 4]
-    """
-    if stop - start > 1 and not alike(sums[start:stop]):
-        middle = (start + stop) // 2
-        yield from firsts(sums, start, middle)
-        yield from firsts(sums, middle, stop)
-    elif stop > start:
-        yield start
-
-
-def alike(sums: Sequence[Any]) -> bool:
-    """Whether consecutive elements have contributions of the same ranks, added in the same order."""
-    pending = [sums]
-    while pending:
-        sums = pending.pop()
-        (kind, *others), first = {*map(type, sums)}, sums[0]
-        if others:
-            return False
-        if kind is Sum:
-            pending += [[symbol.left for symbol in sums], [symbol.right for symbol in sums]]
-        elif kind not in (Term, Blank) or {symbol.rank for symbol in sums} != {first.rank} or [
-                symbol.element for symbol in sums] != [*range(first.element, first.element + len(sums))]:
-            return False
-    return True
 
 
 @lru_cache(maxsize=16)

@@ -9,15 +9,16 @@ A run that ends early is compared up to there. Proofs, grades, drawings and laws
 import inspect
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from zerosim.collectives import ALGORITHMS, Algorithm
+from zerosim.collectives import ALGORITHMS
+from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, Runaway
 from zerosim.core.terms import Term, commuted
 from zerosim.observe.record import Message, Recording
@@ -25,7 +26,6 @@ from zerosim.proofs.case import Case, terms
 from zerosim.proofs.ended import endless_loop
 from zerosim.proofs.proof import SMALL, Proof, prove, run
 from zerosim.proofs.subject import Subject, collective_in, named_subject
-from zerosim.proofs.trees import TREES
 from zerosim.worlds.local import StillRunning
 
 TELLING = 4
@@ -90,7 +90,7 @@ def cause(case: Case) -> str | None:
     if failure is None:
         # There are many right trees: the path of a contribution tells more than the difference from one of them.
         tree = resembled(case) if case.subject.collective in TREES else None
-        another = tree is not None and bool(by_round(case.recording).keys() - by_round(tree.run).keys())
+        another = tree is not None and bool(by_round(case.recording).keys() - tree[1].keys())
         return (in_another_place(case) or (lost_or_doubled(case) if another else None)
                 or first_difference(case) or same_messages(case) or lost_or_doubled(case))
     return with_itself(case) or first_difference(case) or (waiting(case) if isinstance(failure, Deadlock) else None)
@@ -99,15 +99,15 @@ def cause(case: Case) -> str | None:
 def same_messages(case: Case) -> str | None:
     """The algorithm whose messages all are the same, and whether they come into memory outside of the vector or, if
     not, the rank that is wrong without a message."""
-    known = resembled(case)
-    if known is None or known.name == case.subject.name:
+    name, _ = resembled(case) or ("", {})
+    if name in ("", case.subject.name):
         return None
     outside = next((m for m in case.messages if m.carried and not m.into), None)
     if outside is not None and case.subject.manner == "in place":
         where = f", received outside of the vector{in_line(outside, outside.received_in)}"
     else:
         where = "".join(f"; {wrong_by_itself(case, *place)}" for place in case.wrong[:1])
-    return f"its messages are those of {known.name}{where}"
+    return f"its messages are those of {name}{where}"
 
 
 def wrong_by_itself(case: Case, rank: int, element: int) -> str:
@@ -122,13 +122,10 @@ def changed_between_calls(case: Case) -> str | None:
     function = inspect.unwrap(case.subject.function)
     if not inspect.isfunction(function) or isinstance(case.recording.failure, StillRunning | Runaway):
         return None
-    code = function.__code__
-    arguments = code.co_varnames[: code.co_argcount]
-    default = {f"the default of {name}": value
-               for name, value in zip(arguments[::-1], (function.__defaults__ or ())[::-1], strict=False)}
 
     def state() -> dict[str, str]:
-        values = {f"the global {name}": function.__globals__.get(name) for name in code.co_names} | default
+        values = {f"the global {name}": value for name, value in inspect.getclosurevars(function).globals.items()}
+        values |= {f"the default of {name}": of.default for name, of in inspect.signature(function).parameters.items()}
         return {where: repr(value) for where, value in values.items()
                 if isinstance(value, list | dict | set | int | np.ndarray)}
 
@@ -152,7 +149,7 @@ def with_itself(case: Case) -> str | None:
 def waiting(case: Case) -> str | None:
     """That all receive first; else the first rank that waits for one while a message from another is on its way to it,
     or for a message that the algorithm which the run resembles does not have."""
-    recording, known = case.recording, resembled(case)
+    recording, (name, expected) = case.recording, resembled(case) or ("", {})
     if len(recording.awaited) == case.size and not recording.messages and not recording.unreceived:
         return (f"all ranks receive before any has sent{in_line(None, recording.awaited[0].line)}: use comm.exchange, "
                 "which does both at once, or let one rank of each pair send first")
@@ -163,10 +160,10 @@ def waiting(case: Case) -> str | None:
         if sources and awaited.source not in sources:
             first = sources[min(sources)]
             return f"{waits}, and the one on its way there is from rank {first.source}{in_line(first)}"
-        key = (awaited.source, rank)
-        arrived = sum((message.source, message.to) == key for message in case.messages)
-        if known and arrived >= sum((message.source, message.to) == key for message in known.run.messages):
-            return f"{waits}; in {known.name} it receives {'no more' if arrived else 'none'} from there"
+        arrived, due = (sum((message.source, message.to) == (awaited.source, rank) for message in messages)
+                        for messages in (case.messages, expected.values()))
+        if name and arrived >= due:
+            return f"{waits}; in {name} it receives {'no more' if arrived else 'none'} from there"
     return None
 
 
@@ -203,15 +200,9 @@ def known_run(name: str, collective: str, size: int, count: int, root: int) -> R
     return run(named_subject(name) if tree is None else Subject(name, collective, tree, "in place"), size, count, root)
 
 
-class Known(NamedTuple):
-    """An algorithm of the table, or one of `TREES`, and its run."""
-
-    name: str
-    run: Recording
-
-
-def resembled(case: Case) -> Known | None:
-    """The algorithm of the same collective whose run is most like this one; first those that keep the declarations.
+def resembled(case: Case) -> tuple[str, ByRound] | None:
+    """The algorithm of the same collective whose messages are most like these, by its name; first those that keep the
+    declarations.
 
     A message that goes another way is like that of an algorithm that keeps a declared order or declared rounds.
     """
@@ -222,39 +213,34 @@ def resembled(case: Case) -> Known | None:
             if row.collective == kind and row.serves(case.size) and not row.per_host
             and (case.size <= SMALL or row.name in ("ring", "tree"))] + [*TREES.get(kind, {})]
     rows.sort(key=lambda name: name.startswith("naive"))
+    known = {name: by_round(known_run(name, kind, case.size, case.count, case.root)) for name in rows}
 
     def likeness(name: str, directed: bool) -> float:
-        expected = by_round(known_run(name, kind, case.size, case.count, case.root))
+        expected = known[name]
         if not directed:
             has, wants = {key[:2] for key in sent}, {key[:2] for key in expected}
             return len(has & wants) / (len(has | wants) or 1)
         alike = sum(len(sent[key].carried) == len(expected[key].carried) for key in sent.keys() & expected.keys())
         return alike / (len(sent.keys() | expected.keys()) or 1)
 
-    def keeps(declared: Algorithm, name: str) -> bool:
-        rounds = known_run(name, kind, case.size, case.size, case.root).rounds
-        return (declared.order is None or (name in ALGORITHMS and ALGORITHMS[name].order is declared.order)) and (
-            declared.rounds is None or rounds <= declared.rounds(case.size))
-
-    declared = case.subject.declared
-    keeping = [name for name in rows if declared is not None and keeps(declared, name)]
-    certain = keeping if declared is not None and (declared.order or declared.rounds) else []
+    row = case.subject.declared
+    keeping = [name for name in rows if row is not None and (
+        row.order is None or (name in ALGORITHMS and ALGORITHMS[name].order is row.order)) and (
+        row.rounds is None or max((key[0] for key in known[name]), default=0) <= row.rounds(case.size))]
+    certain = keeping if row is not None and (row.order or row.rounds) else []
     for names, directed in ((keeping, True), (certain, False), (rows, True)):
         best = max(names, key=lambda name: likeness(name, directed), default=None)
         if best is not None and likeness(best, directed) >= ALIKE:
-            return Known(best, known_run(best, kind, case.size, case.count, case.root))
+            return best, known[best]
     return None
 
 
 def first_difference(case: Case) -> str | None:
     """The first message that differs from those of the algorithm that the run resembles; None if there is none."""
-    known, failure = resembled(case), case.recording.failure
-    if known is None:
-        return None
-    sent, expected = by_round(case.recording), by_round(known.run)
+    sent, failure, (name, expected) = by_round(case.recording), case.recording.failure, resembled(case) or ("", {})
     ended_early = failure is not None and not isinstance(failure, Deadlock)
-    for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()):
-        if (words := difference(case, sent, expected, key, known.name)) is not None:
+    for key in sorted(sent.keys() if ended_early else sent.keys() | expected.keys()) if name else ():
+        if (words := difference(case, sent, expected, key, name)) is not None:
             return f"in round {key[0]} rank {key[1]} {words}"
     return None
 
@@ -298,6 +284,41 @@ def contents(case: Case, message: Message | None) -> str:
     elements = [leaf.element for symbol in message.carried for leaf in terms(symbol)]
     chunks = case.words(message.outgoing) if message.outgoing else case.words(elements, whole="")
     return f"{chunks} as {message.carried[0]}" if message.carried else "an empty message"
+
+
+# The trees that students write, beside the table's.
+
+
+def pairs(size: int, falling: bool) -> list[tuple[int, int]]:
+    """The sender and the receiver of each message of a broadcast by a tree as students write it, in order.
+
+    Ranks are counted from the root on, so every root has the same tree; the table's keeps the order of the ranks. With
+    distances 1, 2, 4, … each rank that has the vector sends it on in every round; if they are `falling`, the tree is
+    the table's for root 0.
+
+    >>> pairs(5, falling=False), pairs(5, falling=True)
+    ([(0, 1), (0, 2), (1, 3), (0, 4)], [(0, 4), (0, 2), (0, 1), (2, 3)])
+    """
+    distances = [1 << number for number in range((size - 1).bit_length())]
+    return [(place, place + distance) for distance in (distances[::-1] if falling else distances)
+            for place in range(0, size - distance, 2 * distance if falling else 1) if falling or place < distance]
+
+
+def tree(falling: bool, step: int, comm: Communicator, vector: Any, root: int, reduce: Any = None) -> None:
+    """The messages of a broadcast, or with step −1 those of a reduce: the same ones backwards."""
+    for pair in pairs(comm.size, falling)[::step]:
+        sender, receiver = ((place + root) % comm.size for place in pair[::step])
+        if comm.rank == sender:
+            comm.send(vector, to=receiver)
+        elif comm.rank == receiver:
+            comm.recv(into=vector, source=sender, reduce=reduce)
+
+
+TREES: dict[str, dict[str, Callable[..., None]]] = {
+    collective: {f"a tree of distances {words}": partial(tree, falling == (step == 1), step)
+                 for words, falling in (("1, 2, 4", False), ("4, 2, 1", True))}
+    for collective, step in (("broadcast", 1), ("reduce", -1))}
+"""The trees by collective and by their names in a diagnosis."""
 
 
 # The life of a contribution.

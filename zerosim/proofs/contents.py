@@ -14,12 +14,15 @@ Whether the arrays also have the bytes of a training is the caller's to compare:
 these arrays would have with the sizes of the model.
 """
 
+import inspect
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Number
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +35,10 @@ from zerosim.core.sharding import Mesh, chunk_length, owned
 from zerosim.core.terms import Blank, Term, leaves
 from zerosim.models.parameters import Parameter
 from zerosim.models.units import Model, Unit
-from zerosim.observe.observed import Observed, observed
+from zerosim.observe.observed import Observed, ObservedObject, observed
 from zerosim.observe.record import Message, MessageRecorder, Recording
-from zerosim.stages.replica import Batch, GradientReduction
+from zerosim.stages.replica import Batch
+from zerosim.stages.scaling import Scaling
 from zerosim.training.build import on_rank
 from zerosim.training.config import Config
 from zerosim.worlds.local import spawn
@@ -162,7 +166,7 @@ class Contents:
 
 
 STEPS = 2
-"""The last step is recorded, when all states exist; but the first one if it goes wrong."""
+"""The steps that run: the contents are those of the last, when all states exist, or of the first if it goes wrong."""
 
 
 def complete(content: Any, element: int, micro_batches: int) -> bool:
@@ -174,23 +178,79 @@ def complete(content: Any, element: int, micro_batches: int) -> bool:
     return Counter(leaves(content)) == Counter(Term(number, element) for number in range(micro_batches))
 
 
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What the tape passes on for a micro-batch, computed for this unit; right if all weights were that were read."""
+
+    what: str
+    unit: str
+    micro_batch: int
+    right: bool = True
+
+    def __repr__(self) -> str:
+        return f"x{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A content times a number."""
+
+    factor: float
+    content: Any
+
+
 OTHER = Blank(-1) + Blank(-1)
-"""The content that stands for anything but a sum of contributions."""
+"""The content that stands for anything but a sum of contributions, or one times a number."""
+
+
+def result(operation: Any, *operands: Any) -> Any:
+    """The product or quotient of a content and a number, or its sum with 0; `OTHER` for anything else.
+
+    >>> result(np.true_divide, Term(2), 4), result(np.add, 0, Term(2)), result(np.maximum, Term(2), Term(1)) is OTHER
+    (Scaled(factor=0.25, content=g2), g2, True)
+    """
+    numbers, contents = ([part for part in operands if isinstance(part, Number) == are] for are in (True, False))
+    if len(numbers) != 1 or len(contents) != 1:
+        return OTHER
+    (number,), (content,) = numbers, contents
+    if operation not in (np.multiply, np.true_divide):
+        return content if operation is np.add and not number else OTHER
+    factor = float(operation(1.0, number))
+    return Scaled(content.factor * factor, content.content) if isinstance(content, Scaled) else Scaled(factor, content)
 
 
 class Tolerant(np.ndarray[Any, Any]):
-    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, leaves `OTHER`."""
+    """An array of symbols in which arithmetic that symbols refuse, as of a wrong program, has the `result` above."""
+
+    def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
+        """A copy: symbols stand for numbers of every dtype."""
+        return self.copy()
 
     def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **how: Any) -> Any:
         plain = [np.asarray(given) for given in inputs]
         try:
             made = getattr(ufunc, method)(*plain, **how)
         except (CollectiveError, TypeError):
-            made = np.full(np.broadcast_shapes(*(given.shape for given in plain)), OTHER, object)
+            made = np.empty(np.broadcast_shapes(*(given.shape for given in plain)), object)
+            for place in np.ndindex(made.shape):
+                made[place] = result(ufunc, *(given[place] for given in np.broadcast_arrays(*plain)))
         if not out:
             return made.view(Tolerant) if isinstance(made, np.ndarray) else made
         np.asarray(out[0])[...] = made
         return out[0]
+
+
+def of_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of NumPy that allocates, with symbols in place of floating-point numbers."""
+
+    def made(shape: Any, dtype: Any = float, **how: Any) -> Any:
+        return make(shape, dtype if np.dtype(dtype).kind in "iub" else object, **how).view(Tolerant)
+
+    return made
+
+
+BUFFERS = {name: of_symbols(getattr(np, name)) for name in ("empty", "zeros", "ones")}
+"""What the file of a wrong stage calls for memory of its own."""
 
 
 @dataclass(eq=False)
@@ -275,10 +335,19 @@ class Event:
 class StepRecorder(MessageRecorder):
     """One rank's part of a step: each of its events is a recording of its own, shared by all ranks."""
 
-    def __init__(self, rank: int, memory: Memory, events: list[Event]) -> None:
+    def __init__(self, rank: int, memory: Memory) -> None:
         super().__init__(rank, None, Recording(0), "")
-        self.memory, self.events, self.records = memory, events, False
-        self._depth, self._number, self._alone = 0, 0, False
+        self.memory, self._depth, self._alone = memory, 0, False
+
+    def begin(self, events: list[Event]) -> None:
+        """Begin a step, whose events are these."""
+        self.events, self._number = events, 0
+        self.rest()
+
+    def rest(self) -> None:
+        """The event before and after a step."""
+        self.began("between steps", "")
+        self.ended("between steps", "")
 
     def held(self) -> tuple[Any, ...]:
         return self.memory.held()
@@ -288,7 +357,7 @@ class StepRecorder(MessageRecorder):
 
     def began(self, name: str, owner: str) -> None:
         self._depth += 1
-        if not self.records or self._depth > 1:
+        if self._depth > 1:
             return
         if self._number == len(self.events):
             size = self.memory.size
@@ -305,7 +374,7 @@ class StepRecorder(MessageRecorder):
 
     def ended(self, name: str, owner: str) -> None:
         self._depth -= 1
-        if self.records and not self._depth:
+        if not self._depth:
             self.recording.vectors[self.rank].append((self._round, self.held()))
             self.memory.between = []
             self._number += 1
@@ -313,34 +382,37 @@ class StepRecorder(MessageRecorder):
     computing, computed = began, ended
 
     def sending(self, outgoing: Payload, to: int) -> None:
-        if self._within():
-            super().sending(outgoing, to)
+        self._begin_alone()
+        super().sending(outgoing, to)
 
     def receiving(self, into: Payload, source: int) -> None:
-        if self._within():
-            super().receiving(into, source)
+        self._begin_alone()
+        super().receiving(into, source)
 
     def received(self, into: Payload, source: int, reduce: Reduction | None) -> None:
-        if self.records:
-            super().received(into, source, reduce)
-            self._end_alone()
+        super().received(into, source, reduce)
+        self._end_alone()
 
     def sent(self, outgoing: Payload, to: int) -> None:
-        if self.records:
-            super().sent(outgoing, to)
-            self._end_alone()
+        super().sent(outgoing, to)
+        self._end_alone()
 
-    def _within(self) -> bool:
-        """Whether a message is recorded; outside of a collective it is an event of its own."""
-        if self.records and not self._depth:
+    def _begin_alone(self) -> None:
+        """Outside of a collective, a message is an event of its own."""
+        if not self._depth:
             self.began("message", "")
             self._alone = True
-        return self.records
 
     def _end_alone(self) -> None:
         if self._alone and not self._begun:
             self._alone = False
             self.ended("message", "")
+
+
+def passed(what: str, unit: str, micro_batch: int, right: bool = True) -> Array:
+    array = np.empty(1, object)
+    array[0] = Activation(what, unit, micro_batch, right)
+    return array
 
 
 @dataclass(eq=False)
@@ -352,28 +424,34 @@ class SymbolTape:
     first_micro_batch: int
     loss_scale: float = 1.0
 
-    def forward(self, unit: Unit, weights: Array, activations: list[bool]) -> list[bool]:
-        return [right and self._reads(unit, weights) for right in activations]
+    def forward(self, unit: Unit, weights: Array, activations: Sequence[Any]) -> list[Array]:
+        return self._passed("the output", unit.name, self._reads(unit, weights), activations)
 
     def recompute(self, unit: Unit, weights: Array) -> None: ...
 
-    def loss(self, name: str, outputs: list[bool], targets: Any, samples: int, total: Any = None) -> Any:
-        for number, right in enumerate(outputs, self.first_micro_batch):
-            loss = np.array([(Term if right else Blank)(number, LOSS)])
+    def loss(self, name: str, outputs: Sequence[Any], targets: Any, count: int, total: Any = None) -> Any:
+        upstreams = self._passed("the upstream gradient of the loss", "", True, outputs)
+        for number, (passed,) in enumerate(upstreams, self.first_micro_batch):
+            loss = np.array([(Term if passed.right else Blank)(number, LOSS)]).view(self.memory.array)
             total = loss if total is None else total + loss
         self.memory.loss = total[0]
-        return total, [*outputs]
+        return total, upstreams
 
-    def backward(self, unit: Unit, weights: Array, upstreams: list[bool], earlier: Any = None) -> Any:
+    def backward(self, unit: Unit, weights: Array, upstreams: list[Any], earlier: Any = None) -> Any:
         total, first = earlier.pop(unit, None) if earlier else None, self.memory.firsts[unit.name]
-        inputs = [right and self._reads(unit, weights) for right in upstreams]
-        for number, right in enumerate(inputs, self.first_micro_batch):
+        inputs = self._passed(
+            "the upstream gradient from backward", unit.name, self._reads(unit, weights), upstreams)
+        for number, (passed,) in enumerate(inputs, self.first_micro_batch):
             gradient = self.memory(self.memory.size, object, kind="gradients", owner=unit.name)
-            gradient[:] = [(Term if right else Blank)(number, first + chunk) for chunk in range(len(gradient))]
+            gradient[:] = [(Term if passed.right else Blank)(number, first + chunk) for chunk in range(len(gradient))]
             total = gradient if total is None else total + gradient
             del gradient
         upstreams.clear()
         return inputs, total
+
+    def _passed(self, what: str, unit: str, right: bool, given: Sequence[Any]) -> list[Array]:
+        return [passed(what, unit, number, right and all(getattr(symbol, "right", False) for symbol in np.ravel(of)))
+                for number, of in enumerate(given, self.first_micro_batch)]
 
     def _reads(self, unit: Unit, weights: Array) -> bool:
         first = self.memory.firsts[unit.name]
@@ -401,62 +479,63 @@ class SymbolUpdates:
                 array[place] = State(first + place, count, right)
 
 
-def contents_of(
-    config: Config, limit_seconds: float | None = None, steps: int = STEPS, *, tolerant: bool = False,
-) -> Contents:
-    """The contents of every rank in the last of so many steps of a row, or in an earlier one that goes wrong.
+def contents_of(config: Config, limit_seconds: float | None = None, *, tolerant: bool = False) -> Contents:
+    """The contents of every rank in the last of `STEPS` steps of a row, or in an earlier one that goes wrong.
 
     Raises `UsageError` for ranks that do different things, and the exception of code that does not run on symbols:
-    these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead.
+    these can only be added. If `tolerant`, results of other arithmetic are wrong contents instead, and what the stage's
+    file allocates by itself holds symbols of any dtype.
     """
-    size, block, units = config.ranks, config.block, config.model.units
+    size, block, units = config.directions.data, config.block, config.model.units
     names = [unit.name for unit in units]
-    meshes = [[mesh for mesh in (config.mesh_of(rank), config.secondary_of(rank)) if mesh] for rank in range(size)]
+    places = [config.placement.of_rank(rank) for rank in range(size)]
+    meshes = [[mesh for mesh in (place.mesh, place.secondary) if mesh] for place in places]
     firsts = {name: size * number for number, name in enumerate(names)}
     element_bytes = [chunk_length(unit.count, size) * config.precision.state.itemsize
                      for unit in units for _ in range(size)]
-    on_symbols, events = replace(config, model=of_symbols(config.model, size)), list[Event]()
+    on_symbols = replace(config, model=model_of_symbols(config.model, size))
+    events = [list[Event]() for _ in range(STEPS)]
 
     def program(comm: Communicator) -> None:
         memory = Memory(Tolerant if tolerant else np.ndarray, size, firsts, meshes[comm.rank], element_bytes)
-        recorder = StepRecorder(comm.rank, memory, events)
+        recorder = StepRecorder(comm.rank, memory)
         here = Observed(comm, recorder)
         replica, step, _ = on_rank(on_symbols, here, memory)
         rule: Any = SymbolUpdates(size * block, firsts, config.rule.slots)
         replica.rule = observed(rule, [recorder], update="update")
-        replica.reduction, replica.param_dtype = GradientReduction(wire=SYMBOLS.weights), SYMBOLS.weights
+        replica.state.scaling = Scaling()    # symbols have no norm
+        replica.arithmetic = replace(
+            config.arithmetic, compute=SYMBOLS.weights, wire=SYMBOLS.weights, accumulates_in_float32=False)
+        replica.reduces_to_all = False
         replica.begin(lambda unit: np.array([State(firsts[unit.name] + chunk, 0) for chunk in range(size)]))
         for unit, slots in replica.state.optimizer.items():
-            first = firsts[unit.name] + replica.state.layouts.of(unit, "optimizer").start
+            first = firsts[unit.name] + replica.state.placement.of(unit, "optimizer").start
             for slot in slots.values():
                 slot[:] = [State(first + place, 0) for place in range(len(slot))]
-        inputs: Any = [True] * block
-        for number in range(1, steps + 1):
-            recorder.records, memory.loss = number == steps, Blank(LOSS)
-            rest(recorder)
+        micro_batches = range(comm.rank * block, (comm.rank + 1) * block)
+        for number, events_of_step in enumerate(events, 1):
+            memory.loss = Blank(LOSS)
+            recorder.begin(events_of_step)
             tape: Any = SymbolTape(number - 1, memory, comm.rank * block)
             replica.tape = observed(tape, [recorder], forward="forward", loss="loss", backward="backward")
-            returned: Any = step(Batch(number, inputs, inputs, counted=size * block, first=comm.rank * block))
+            inputs, targets = ([passed(what, "", of) for of in micro_batches] for what in ("the inputs", "the targets"))
+            returned: Any = step(Batch(number, inputs, targets, counted=size * block, first=micro_batches.start))
             memory.loss = [*np.ravel(returned), Blank(LOSS)][0]
-        rest(recorder)
+            recorder.rest()
 
-    spawn(program, size, limit_seconds=limit_seconds)
-    contents = Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
-                        [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
-                        element_bytes, steps, [*moments_of(events, size)])
-    began_wrong = any(contents.wrong(cell, content) for held in contents.moments[0].ranks
-                      for cell, content in enumerate(held.cells))
-    if began_wrong and steps > 1:
-        return contents_of(config, limit_seconds, steps - 1, tolerant=tolerant)
-    return contents
-
-
-def rest(recorder: StepRecorder) -> None:
-    recorder.began("between steps", "")
-    recorder.ended("between steps", "")
+    file: dict[str, Any] = getattr(inspect.unwrap(config.stage.step), "__globals__", {})
+    numpy = [name for name, value in file.items() if tolerant and value is np]
+    with patch.dict(file, dict.fromkeys(numpy, ObservedObject(np, BUFFERS))):
+        spawn(program, size, limit_seconds=limit_seconds)
+    steps = [
+        Contents(size, block, names, config.stage.sharded, [mesh.owned for mesh, *_ in meshes],
+                 [[chunk for mesh in more for chunk in mesh.owned] for _, *more in meshes], config.rule.slots,
+                 element_bytes, number, [*moments_of(of_step, size)]) for number, of_step in enumerate(events, 1)]
+    return next(of_step for of_step in reversed(steps) if of_step is steps[0] or not any(
+        of_step.wrong(cell, content) for held in of_step.moments[0].ranks for cell, content in enumerate(held.cells)))
 
 
-def of_symbols(model: Model, size: int) -> Model:
+def model_of_symbols(model: Model, size: int) -> Model:
     """The model whose units have one element for each of `size` chunks, and the names of its own."""
     def fill(random: np.random.Generator, array: Array) -> None: ...
 

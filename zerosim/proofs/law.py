@@ -22,13 +22,12 @@ from hypothesis.errors import Flaky
 from zerosim.collectives import ALGORITHMS
 from zerosim.core.errors import Deadlock, UsageError
 from zerosim.core.orders import AddingOrder
-from zerosim.core.terms import Sum, Term, commuted, leaves
 from zerosim.proofs import strategies
 from zerosim.proofs.cause import diagnosis, of_run
 from zerosim.proofs.clock import clock_moved
 from zerosim.proofs.ended import raised
 from zerosim.proofs.example import Example, SeenRun, seen_run
-from zerosim.proofs.proof import LIMIT_SECONDS, WHOLE_BUCKETS, prove
+from zerosim.proofs.proof import LIMIT_SECONDS, WHOLE_BUCKETS, prove, same_sum
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.proofs.subject import subject as subject_of
 from zerosim.proofs.values import DTYPES, FLOATS, in_turn, same_numbers
@@ -154,15 +153,11 @@ class Law:
     def __call__(
         self, function: Callable[..., Any] | Subject, *, examples: int = 100, **keywords: Unpack[Keywords]
     ) -> None:
+        """Let Hypothesis search for an example that breaks the law, and shrink it."""
         __tracebackhide__ = True    # pytest shows the test and the message
         examined = under_examination(function, **keywords)
         if needed := self.missing(examined):
             raise UsageError(f"{self.name} does not apply to {examined.subject.name}: it needs {needed}")
-        self.hold(examined, examples)
-
-    def hold(self, examined: Examined, examples: int) -> None:
-        """Let Hypothesis search for an example that breaks the law, and shrink it."""
-        __tracebackhide__ = True
         found: list[LawBroken] = []
 
         # Hypothesis derives the seed of its examples from the source of this function.
@@ -260,12 +255,6 @@ def same(have: Any, expected: Any, payloads: bool = True) -> bool:
     if have.dtype == object:
         return have.shape == expected.shape and all(map(same_sum, have.tolist(), expected.tolist()))
     return same_numbers(have, expected, payloads=payloads)
-
-
-def same_sum(have: Any, expected: Any) -> bool:
-    if have == expected or not isinstance(have, Sum):
-        return bool(have == expected)
-    return all(isinstance(leaf, Term) for leaf in leaves(have)) and commuted(have) == commuted(expected)
 
 
 def shown(side: Any) -> str:

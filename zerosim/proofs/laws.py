@@ -221,7 +221,7 @@ def check(function: Callable[..., Any] | Subject, *, examples: int = 100, **keyw
     examined = under_examination(function, **keywords)
     chosen = [statement for statement in LAWS if statement.missing(examined) is None]
     for statement in chosen:
-        statement.hold(examined, examples)
+        statement(function, examples=examples, **keywords)
     return [statement.name for statement in chosen]
 
 

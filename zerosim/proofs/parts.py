@@ -31,9 +31,9 @@ from zerosim.observe.process import FRAMES, STEP_BYTES, made_by, traced
 from zerosim.proofs.cause import diagnosis
 from zerosim.proofs.claim import CheckedPart, Claim, tried
 from zerosim.proofs.ended import endless_loop, in_file, raised
-from zerosim.proofs.numbers import wrong_on_numbers
+from zerosim.proofs.example import wrong_on_numbers
 from zerosim.proofs.proof import prove
-from zerosim.proofs.stage_cause import Log, first_unlike, recording
+from zerosim.proofs.stage_cause import first_unlike
 from zerosim.proofs.subject import Subject, subject
 from zerosim.scenario import Check, Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.data import Dataset, load_dataset
@@ -43,10 +43,9 @@ from zerosim.stages.replica import Batch, Replica
 from zerosim.stages.users_optimizer import declared, wrong
 from zerosim.stages.users_stage import as_stage, like
 from zerosim.training.config import configured
-from zerosim.training.experiment import prepare
+from zerosim.training.experiment import Experiment, prepare
 from zerosim.training.one_function import computed, differences, some_batch, some_weights
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import RowOutcome
 
 TRAINED = "every stage trains with it to the bits of one process"
 DIGITS, TEXT = Task(64, 10, "cross_entropy"), Task(8, 65, "cross_entropy", tokens=True)
@@ -200,15 +199,12 @@ SAMPLES_OF_A_STAGE = Dataset(
 
 def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> str | None:
     """The first failed check of a small training, and the first call that differs from the shipped stage's."""
-    def row_of(stage: Stage, log: Log, file: str = "") -> RowOutcome:
-        step = Named(name, replace(stage, step=recording(stage.step, log, file)), "")
-        experiment = prepare(stage_scenario(step, ranks, **changes), SAMPLES_OF_A_STAGE)
-        (row,) = run_locally(experiment, limit_seconds=PATIENCE_SECONDS).rows
-        return row
+    def experiment_of(stage: Stage) -> Experiment:
+        return prepare(stage_scenario(Named(name, stage, ""), ranks, **changes), SAMPLES_OF_A_STAGE)
 
-    log, shipped_log, file = Log(), Log(), part.step.__code__.co_filename
+    file = part.step.__code__.co_filename
     try:
-        row = row_of(part, log, file)
+        (row,) = run_locally(experiment_of(part), limit_seconds=PATIENCE_SECONDS).rows
         due = row.due and replace(    # a stage may save memory, and send without a verb
             row.due, memory=[replace(memory, least_bytes={}) for memory in row.due.memory],
             traffic=[replace(traffic, by_collective=measured.by_collective)
@@ -227,8 +223,7 @@ def training_fault(name: str, part: Stage, ranks: int = 4, **changes: Any) -> st
     if not faults:
         return None
     shipped = like(part).part
-    row_of(shipped, shipped_log)
-    cause = first_unlike(log, shipped_log)
+    cause = first_unlike(experiment_of(shipped).rows[0], part, shipped)
     return "\n".join([
         f"on {ranks} ranks: {faults[0]}", *faults[1:], *([f"why: {cause}"] if cause else []),
         f"see: zerosim show {name} --ranks {ranks}, and zerosim show {shipped.key} --ranks {ranks}"])

@@ -15,6 +15,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import isclose
 from random import Random
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from zerosim.core import orders
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import Deadlock, UsageError, error_line
 from zerosim.core.sharding import bounds
-from zerosim.core.terms import Blank, Symbol, Term, commuted, leaves, symbols
+from zerosim.core.terms import Blank, Sum, Symbol, Term, commuted, leaves, symbols
 from zerosim.core.words import joined, plural
 from zerosim.observe.record import Recording, elements, record
 from zerosim.proofs.case import Case
@@ -219,9 +220,9 @@ def examine(proof: Proof, count: int, root: int, sends: Sends) -> None:
             check_sent(proof, proof.sent)
         if subject.kind.reducing and sends == "buffered" and count:
             check_order(proof, case)
-        for rank, element in case.places() if root == roots(subject, size)[0] and sends == "rendezvous" else ():
+        for rank, element in case.expected if root == roots(subject, size)[0] and sends == "rendezvous" else ():
             before, now = proof.held[rank][element], case.last(rank)[element]
-            if commuted(before) != commuted(now):
+            if not same_sum(before, now):
                 proof.faults.append(fault_at(
                     case, rank, element, f"it holds {before} in one call, {now} in another; an order of addition may "
                     "not depend on the time"))
@@ -331,17 +332,17 @@ def check_order(proof: Proof, case: Case) -> None:
         proof.order = "declared"
         proof.faults += order_faults(case, row.order, row.users)
         return
-    first: dict[tuple[Term, ...], tuple[int, Symbol]] = {}
-    for rank, element in case.places():
-        symbol = commuted(case.last(rank)[element])
-        other, before = first.setdefault(case.expected[rank, element], (rank, symbol))
-        if symbol != before:
+    first: dict[int, int] = {}
+    for rank, element in case.expected:
+        symbol, other = case.last(rank)[element], first.setdefault(element, rank)
+        if not same_sum(symbol, before := case.last(other)[element]):
             proof.faults.append(fault_at(
-                case, rank, element, f"the ranks disagree: it holds {case.last(rank)[element]}, rank {other} holds "
-                f"{case.last(other)[element]}; added in a different order, bits differ"))
+                case, rank, element, f"the ranks disagree: it holds {symbol}, rank {other} holds {before}; added in a "
+                "different order, bits differ"))
             return
     if case.count == case.size:
-        proof.order = known_order({terms: symbol for terms, (_, symbol) in first.items()}, case.chunk_of)
+        sums = {case.expected[rank, element]: commuted(case.last(rank)[element]) for element, rank in first.items()}
+        proof.order = known_order(sums, case.chunk_of)
 
 
 def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator[ProofFault]:
@@ -358,15 +359,17 @@ def order_faults(case: Case, order: orders.AddingOrder, users: bool) -> Iterator
         what = f"the declared order of addition fails: {error_line(error, order)}"
         yield fault_at(case, *next(iter(case.expected)), what)
         return
-    right: set[tuple[int, int]] = set()
-    for rank, element in case.places([declared.get(element, Blank(0)) for element in range(case.count)]):
-        symbol, wanted, terms = case.last(rank)[element], declared[element], case.expected[rank, element]
-        if (id(symbol), id(terms)) in right:
-            continue
-        if symbol != wanted and not (users and commuted(symbol) == commuted(wanted)):
-            yield fault_at(case, rank, element, f"added as {symbol}; declared is {wanted}")
-            return
-        right.add((id(symbol), id(terms)))
+
+    def as_declared(symbol: Symbol, element: int, expected: Sequence[Term]) -> bool:
+        return same_sum(symbol, declared[element]) if users else symbol == declared[element]
+
+    for rank, element in islice(case.unlike(as_declared), 1):
+        yield fault_at(case, rank, element, f"added as {case.last(rank)[element]}; declared is {declared[element]}")
+
+
+def same_sum(one: Any, other: Any) -> bool:
+    """Whether two sums are equal up to a + b = b + a."""
+    return one == other or (isinstance(one, Sum) and isinstance(other, Sum) and commuted(one) == commuted(other))
 
 
 def known_order(sums: dict[tuple[Term, ...], Symbol], chunk_of: dict[int, int]) -> str | None:

@@ -4,10 +4,14 @@ A test gets a row, or [parallel] if there are no variants, as one namespace of t
 [model] and [parallel] with some derived numbers. A condition is violated if its test returns anything but an empty
 value, `seen` in the message, which may also contain names of the namespace. It is reported at the first of its keys
 that an override or the file sets.
+
+Keys without effect on a row, because its stage, its share of the batch, or one rank of a pipeline leaves no choice, are
+another matter: a [[variant]] that sets such a key for its own stage is refused. [parallel] applies to all rows, so it
+may contain such a key; every report names the rows without its effect, with the reason.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from types import SimpleNamespace
@@ -15,13 +19,13 @@ from typing import Any
 
 from zerosim.collectives.own import SERVING
 from zerosim.core.errors import UsageError
-from zerosim.core.parts import Named
+from zerosim.core.parts import Name, Named
 from zerosim.models import MODELS
 from zerosim.models.units import runs_of
-from zerosim.scenario.ignored import USUAL, ignored_by_stage
 from zerosim.scenario.reading import KeyPath
 from zerosim.scenario.sections import MEGABYTE, ROW_BY_ROW, ModelKeys, Parallel, Sections
 from zerosim.scenario.values import shortened
+from zerosim.stages import STAGES, Stage
 from zerosim.stages.optimizers import OPTIMIZERS
 from zerosim.stages.pipeline import pieces
 
@@ -33,11 +37,51 @@ QUANTIZED = ("quantized_weights", "quantized_gradients")
 ON_HOSTS = ("two_level", "two_hop")
 """The orders that add within hosts first."""
 NUMBERS_OF_RANKS = ("tensor_ranks", "context_ranks", "expert_ranks", "pipeline_ranks")
-
-
+USUAL = Parallel()
+IN_EVERY_STAGE = "layered"
+"""The accumulation that every stage has."""
 OF_MATRICES = {"precision": ("fp32", "fp64"), "publish": ("weights",), "offload_optimizer": ("none",),
                "tensor_ranks": (1,), "expert_ranks": (1,)}
 """Keys that an optimizer of whole matrices needs: weights without a master copy, and no pieces of a matrix."""
+
+
+BY_STAGE: Mapping[str, Callable[[Stage], str]] = {
+    "accumulation": lambda stage: "" if stage.may_reduce_parts else "it reduces once a step, at the boundary",
+    "gradients": lambda stage: "its ranks keep shards of gradients, and need no others" if stage.gathers else "",
+    "publish": lambda stage: (
+        "weights stay sharded, and are gathered when they are used" if stage.gathers else
+        "" if stage.publishes else "every rank updates all weights, and publishes none"),
+    **dict.fromkeys(
+        ("reshard_after_forward", "prefetch", "secondary_ranks", "quantized_weights", "offload_parameters",
+         "param_dtype"),
+        lambda stage: "" if stage.gathers else "it gathers no weights during the pass"),
+}
+"""The keys that may have no effect on a stage, and the reason why; empty if they have one."""
+
+
+def ignored_by_stage(stage: Name, keys: Mapping[str, Any]) -> dict[str, str]:
+    """The keys among `keys` without effect on a stage, with the reason.
+
+    >>> ignored_by_stage("ddp", {"prefetch": True, "overlap": True})
+    {'prefetch': 'it gathers no weights during the pass'}
+    """
+    reasons = {key: why(STAGES[stage]) for key, why in BY_STAGE.items()
+               if keys.get(key) not in (None, getattr(USUAL, key), IN_EVERY_STAGE)}
+    return {key: why for key, why in reasons.items() if why}
+
+
+def ignored(stage: Name, keys: Mapping[str, Any], micro_batches_each: int) -> dict[str, str]:
+    """The keys among `keys` that a row ignores, with the reason; accumulation needs several micro-batches on a rank.
+
+    >>> ignored("zero2", {"accumulation": "micro_batch"}, 1)
+    {'accumulation': 'a rank has one micro-batch in a step'}
+    """
+    reasons = {}
+    if keys.get("pipeline_ranks", 1) == 1 and keys.get("schedule", USUAL.schedule) != USUAL.schedule:
+        reasons["schedule"] = "it has no pipeline"
+    if micro_batches_each == 1 and keys.get("accumulation", "boundary") != "boundary":
+        reasons["accumulation"] = "a rank has one micro-batch in a step"
+    return {**ignored_by_stage(stage, keys), **reasons}
 
 
 class Keys(SimpleNamespace):
@@ -64,7 +108,7 @@ def keys_of(scenario: Sections, parallel: Parallel, rows: Iterable[str], last: i
     lower = row.micro_batches // ranks * ranks if ranks else 0
     vars(row).update(
         parallel=parallel, model=scenario.model, names=list(rows), last=last,
-        data_ranks=ranks, group=parallel.group_of(ranks), numbers=(ranks, *row.same_bits_on),
+        data_ranks=ranks, group=row.shard_ranks or ranks, numbers=(ranks, *row.same_bits_on),
         words=f"{'data ' * (places > 1)}ranks", shared=f" / {places} that share each" if places > 1 else "",
         places=places, least=ranks * WIDEST_BYTES, nearest=f"{lower} or {lower + ranks}" if lower else f"{ranks}",
         split=next((key for key in NUMBERS_OF_RANKS if row[key] > 1), ""), listed="; ".join(rows),

@@ -56,7 +56,6 @@ class ClusterKeys:
     between: Annotated[str, in_words("a name in quotes")] | LinkKeys = ""
     host_memory: Annotated[str, in_words("a name in quotes")] | LinkKeys = ""
     collectives: Annotated[str, one_of(("pipelined", "written"))] = "pipelined"
-    short_gather_kb: Annotated[float, bounded(0, 1e12)] = 64.0
     kernels: Annotated[str, one_of(("written", "fused"))] = "written"
     software: Annotated[str, one_of(
         ("", "eager", "compiled", "fused", "deepep", "graphed", "megatron", "deepspeed", "deepspeed_bf16"))] = ""

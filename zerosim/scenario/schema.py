@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from zerosim.core.sharding import Directions
 from zerosim.scenario.collective import CollectiveScenario
 from zerosim.scenario.conditions import refuse
 from zerosim.scenario.reading import dotted, keys
-from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant, stage_title
+from zerosim.scenario.sections import Check, ModelKeys, Parallel, Sections, Train, Variant
+from zerosim.stages import STAGES
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +30,10 @@ class Row:
     """The scenario's name of the row, or one made from its stage and its keys."""
     stage_key: Name
     """A key of the table of stages, or a user's stage."""
-    ranks: int
-    """The number of ranks with micro-batches of their own."""
     directions: Directions
-    """The ranks that train one copy of the model, and the number of copies."""
+    """The ranks that train one copy of the model, and the number of ranks with micro-batches of their own, `data`."""
     ranks_per_host: int
     """The number of ranks on a host; 0: that of the real hosts."""
-    short_gather_bytes: int
-    """The longest vector that is short, for `parallel.all_gather = "auto"`."""
     memory_limit_mb: int
     keys: ModelKeys
     train: Train
@@ -65,11 +63,6 @@ class Scenario(Sections):
                 raise self.origin.error(
                     f"fault[{index}].{words}", ("fault", index, key), ("fault", index, "kind"))
 
-    @property
-    def parts(self) -> dict[str, Named]:
-        """The users' Python parts, by the key that names them."""
-        return dict(parts_in(self))
-
     @cached_property
     def rows(self) -> "list[Row]":
         """The rows in the order of training: each variant or, without any, each stage.
@@ -80,12 +73,12 @@ class Scenario(Sections):
         """
         parallels = [variant.applied(self.parallel) for variant in self.variant] or [
             dataclasses.replace(self.parallel, stages=(stage,)) for stage in self.parallel.stages]
-        rows, world, gathered = [], self.world, round(1000 * self.cluster.short_gather_kb)
+        rows, world = [], self.world
         for number, (name, parallel) in enumerate(zip(self.names, parallels, strict=True)):
             (stage,), ranks = parallel.stages, world.ranks // parallel.directions.places
             rows.append(Row(
-                name, stage, ranks, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
-                gathered, world.memory_limit_mb, self.model, self.train, parallel,
+                name, stage, dataclasses.replace(parallel.directions, data=ranks), world.ranks_per_host,
+                world.memory_limit_mb, self.model, self.train, parallel,
                 self.model.units_of(parallel.units), self.check.of_row(number)))
         return rows
 
@@ -98,12 +91,10 @@ class Scenario(Sections):
         ['a', 'a (2)', 'DDP']
         """
         names: list[str] = []
-        for name in [variant.title for variant in self.variant] or map(stage_title, self.parallel.stages):
-            number, another = 1, name
-            while another in names:
-                number += 1
-                another = f"{name} ({number})"
-            names.append(another)
+        for title in [variant.title for variant in self.variant] or [
+                STAGES[stage].title for stage in self.parallel.stages]:
+            alike = chain([title], (f"{title} ({number})" for number in count(2)))
+            names.append(next(name for name in alike if name not in names))
         return names
 
 
@@ -111,7 +102,7 @@ def resolved(scenario: "Scenario | CollectiveScenario") -> dict[str, Any]:
     """Every key with its value, defaults filled in, in JSON's own types.
 
     >>> resolved(Scenario())["data"]
-    {'source': 'digits', 'target': '', 'test_every': 0}
+    {'source': 'digits'}
     """
     return {name: plain(getattr(scenario, name), str) for name in keys(type(scenario))}
 

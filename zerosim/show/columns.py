@@ -30,15 +30,15 @@ KIND_WORDS = KIND_NAMES | {"optimizer": "optimizer state"}
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a row, and the tables that show it."""
+    """One figure of a row of a run or of a plan, and the tables that show it."""
 
     key: str
-    """Its key in `rows()`; figures of bytes end in `_bytes`."""
+    """Its key in `rows()` of a run; figures of bytes end in `_bytes`."""
     heading: str
     """Its heading, in one line or two; the unit of bytes follows."""
     meaning: str | Callable[[RunDocument], str]
-    """Its meaning in the legends."""
-    value: Callable[[RowDocument], Any]
+    """Its meaning in the legends; empty if the heading says it."""
+    value: Callable[[Any], Any]
     tables: frozenset[str] = frozenset()
     by_rank: bool = False
     """Whether tables show the least and the most of a step's traffic, not its mean."""
@@ -48,6 +48,8 @@ class Figure:
     """Whether it is shown only if some row has more than nothing."""
     bar: Callable[[RowDocument], Mapping[str, int]] | None = None
     """The parts of the bar beside it, by the keys of `SHADES`."""
+    words: Callable[[Any], str] = lambda value: f"{value:.4g}" if isinstance(value, float) else str(value)
+    """The words of a value that is not in bytes."""
 
     @property
     def in_bytes(self) -> bool:
@@ -63,7 +65,7 @@ class Figure:
         """The heading in one line."""
         return self.heading.replace("\n", " ")
 
-    def cells(self, rows: Sequence[RowDocument], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
+    def cells(self, rows: Sequence[Any], unit: ByteUnit, *, spreads: bool = False) -> list[str]:
         """The figure of each row, with a mark if it is wrong; with `spreads` the least and the most of its ranks."""
         if self.by_rank and (spreads or not self.in_bytes):
             words = [spread([in_unit(round(count), unit) if self.in_bytes else f"{count:.0f}"
@@ -71,13 +73,13 @@ class Figure:
         elif self.in_bytes:
             words = in_one_unit([self.value(row) for row in rows], unit)
         else:
-            words = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in map(self.value, rows)]
-        return [WRONG * (self.due in row.wrong) + cell for row, cell in zip(rows, words, strict=True)]
+            words = [*map(self.words, map(self.value, rows))]
+        return [WRONG * bool(self.due and self.due in row.wrong) + cell for row, cell in zip(rows, words, strict=True)]
 
 
-def of_kind(figure: str, kind: str) -> Callable[[RowDocument], int]:
+def of_kind(figure: str, kind: str) -> Callable[[Any], int]:
     """The bytes of one kind on the rank with the highest peak."""
-    return lambda row: getattr(row.fullest, figure).get(kind, 0)
+    return lambda row: int(getattr(row.fullest, figure).get(kind, 0))
 
 
 def meaning_of_kept(run: RunDocument) -> str:
@@ -117,8 +119,8 @@ FIGURES = (
         "ranks of one copy of the model (tp: tensor, cp: context, ep: expert, pp: pipeline), the stage, its ranks",
         lambda row: row.layout, frozenset({TERMINAL, PAGE}), if_any=True),
     Figure(
-        "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: row.fullest.kept_bytes, frozenset({TERMINAL}),
-        due="kept", bar=lambda row: row.fullest.resting_bytes),
+        "kept_bytes", "each rank\nkeeps", meaning_of_kept, lambda row: sum(row.fullest.resting_bytes.values()),
+        frozenset({TERMINAL}), due="kept", bar=lambda row: row.fullest.resting_bytes),
     *(Figure(
         f"{KEPT[kind]}_bytes", KEPT[kind], f"{KIND_WORDS[kind]} that a rank keeps on the device between steps",
         of_kind("resting_bytes", kind), frozenset({VERBOSE, PAGE}), due="kept",
@@ -223,6 +225,8 @@ def facts(run: RunDocument) -> dict[str, list[str]]:
         "floating-point operations": recomputed,
         "steps without an update, because gradients overflowed": lambda row: (
             f"{run.steps - row.updates:,}" if run.steps > row.updates else None),
+        "addresses beyond the peak of rank 0's bytes": lambda row: None if row.fragmentation is None else " and ".join(
+            f"{count:,} by {by.replace('_', ' ')}" for by, count in row.fragmentation.beyond_peak_bytes.items()),
         "weights SHA-256": lambda row: row.weights_sha256,
     }
     words = {what: [of(row) for row in run.rows] for what, of in words_of.items()}

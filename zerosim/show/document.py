@@ -9,7 +9,7 @@ the next field which has one.
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -30,16 +30,13 @@ from zerosim.verdict.outcome import (
     RowOutcome,
     does_not_fit,
     lingering,
-    memory_faults,
+    memory_claims,
     overweight,
-    traffic_fault,
+    traffic_claims,
 )
 from zerosim.worlds.world import sharing
 
 TURNS = "In this process ranks take turns: others compute while one waits. Use mpirun for real times."
-
-Bytes = dict[str, int]
-"""Bytes by kind of memory."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,11 @@ class MemoryDocument(RankBytes):
     overweight: list[str] = field(default_factory=list)
     lingering: list[str] = field(default_factory=list)
     """in words: units that keep more bytes than the formula, arrays that outlive the step; arrays no longer needed"""
-    curve: list[Bytes] = field(default_factory=list)
+    curve: list[dict[str, int]] = field(default_factory=list)
     """at each change in the last step `ns` since it began and the bytes of each kind"""
 
     @property
-    def kept_bytes(self) -> int:
-        return sum(self.resting_bytes.values())
-
-    @property
-    def on_host(self) -> Bytes:
+    def on_host(self) -> dict[str, int]:
         """The bytes on the host by kind: model states between steps, and offloaded activations at the peak."""
         kept = {**self.host_resting_bytes, "activations": self.host_peak_bytes.get("activations", 0)}
         return {kind: count for kind, count in kept.items() if count}
@@ -101,8 +94,9 @@ class MemoryDocument(RankBytes):
     @property
     def wrong(self) -> set[str]:
         """Which bytes differ from those due: those `kept` between steps, on the `host`, or at the `peak` and later."""
-        faults = memory_faults(self, self.due, self.overweight, self.lingering) if self.due else ()
-        return {which for kinds, _ in faults for which in kinds}
+        claims = memory_claims(self, self.due, self.overweight, self.lingering) if self.due else ()
+        wrong = {claim.about for claim in claims if not claim.holds}
+        return wrong | ({"peak"} if "host" in wrong else set())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +110,7 @@ class StepDocument(StepTimes):
     """the rank; the step, from 1; its beginning and end"""
     spans: list[Span]
     """in the order of their ends"""
-    memory: list[Bytes]
+    memory: list[dict[str, int]]
     """at the beginning and at each change `ns` and the live bytes of each kind"""
 
 
@@ -248,7 +242,7 @@ class RowDocument(Judgement, Figures):
         return max((step.end_ns for step in self.traced), default=0) - self.first_ns
 
     @property
-    def curve(self) -> list[Bytes]:
+    def curve(self) -> list[dict[str, int]]:
         """The memory of the fullest rank after each change since the step began: in the traced step, or else in the
         last."""
         for step in self.traced:
@@ -318,11 +312,6 @@ class RunDocument:
         """The partners of all comparisons: one process, or rows."""
         return {row.compared_with for row in self.rows if row.compared_with is not None}
 
-    def labelled(self, label: str) -> "RunDocument":
-        """The run with a label before its title and the names of its rows, beside another on the same page."""
-        return replace(self, title=f"{label}: {self.title or 'a run without a title'}", rows=[
-            replace(row, name=f"{label}: {row.name}") for row in self.rows])
-
 
 def document(outcome: Outcome, world: dict[str, Any], command: str | None = None) -> RunDocument:
     """The whole outcome; `command` is the command line of the run, if there was one."""
@@ -353,12 +342,12 @@ def row_document(row: RowOutcome) -> dict[str, Any]:
         "stage": row.stage,
         "name": row.name,
         "model": {"title": config.model.words, "parameters": config.model.count},
-        "shard_ranks": config.mesh.group,
+        "shard_ranks": config.placement.mesh.group,
         "losses": [float(loss[0]) for loss in row.measured.losses],
         "ignored": config.ignored,
         "traffic": [{name: getattr(measured, name) for name in TrafficFigures.__annotations__} | {
             "rank": rank, "due": due} for rank, (measured, due) in enumerate(row.traffic)],
-        "traffic_holds": not any(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic)),
+        "traffic_holds": all(claim.holds for pair in row.traffic for claim in traffic_claims(0, *pair)),
         "memory": [vars(measured) | {
             "due": due, "overweight": overweight(measured, due), "lingering": lingering(measured, due),
             "curve": [{"ns": at, **now} for at, now in measured.curve]} for measured, due in row.memory],

@@ -1,7 +1,7 @@
 """A film as a picture, without a browser; a schedule in the terminal, as a picture and as a page."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -13,7 +13,7 @@ from rich.text import Text
 from zerosim.core.errors import UsageError
 from zerosim.core.words import printable
 from zerosim.proofs.schedule import Schedule, chunks_of
-from zerosim.show.film import COLOURS, FILLS, Cell, Panel, film, longest, numbers, of_schedule
+from zerosim.show.film import COLOURS, FILLS, Cell, Frame, Panel, film, longest, numbers, of_schedule
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.page import Head, html
 from zerosim.show.shown import Page, Picture, Shown
@@ -24,41 +24,34 @@ RED = "#c8102e"
 KEYS = "← and → step, with Shift to the next event, Home and End, space plays"
 LEGEND = ("2+3+0: ranks in order of addition; 1…3: 1+2+3; 2[1]: chunk 1 of rank 2",
           "⊕ adds what arrives; ✓ complete; (1): not yet in its final place")
-HEIGHT, CHARACTER = 20, 8
-"""Pixels: the height of a cell, and the width of a character in it."""
-
-
-@dataclass(frozen=True)
-class Film:
-    """A recorded run, or several beside each other, under a title, and what their cells mean."""
-
-    head: Head
-    panels: Sequence[Panel]
-    legend: Sequence[str]
-    only: int | None = None
-    """The only frame of the picture, at which the page opens."""
+HEIGHT, CHARACTER, GAP = 20, 8, 12
+"""Pixels: the height of a cell, the width of a character in it, and the space between ranks."""
 
 
 @dataclass(frozen=True, repr=False)
 class Filmed(Shown):
-    """A recorded run that displays itself: its page steps through it, and its picture has all frames."""
+    """A recorded run that displays itself, or several: the page steps through its frames, the picture has them all."""
 
-    make_film: Callable[[], Film] = field(kw_only=True)
+    head: Head = field(kw_only=True)
+    legend: Sequence[str] = field(kw_only=True)
+    """What cells mean."""
+    make_panels: Callable[[], Sequence[Panel]] = field(kw_only=True)
+    only: int | None = None
+    """The only frame of the picture, at which the page opens."""
 
     def picture(self) -> Picture:
         """`UsageError` of several runs beside each other, and of too many cells."""
-        drawn = self.make_film()
-        if len(drawn.panels) > 1:
+        panel, *others = self.make_panels()
+        if others:
             return super().picture()
-        lines = [drawn.head.caption, *drawn.legend, *drawn.head.verdict]
-        return Picture(strip(drawn.panels[0], lines, drawn.only), drawn.head.title)
+        return Picture(strip(panel, [self.head.caption, *self.legend, *self.head.verdict], self.only), self.head.title)
 
     def page(self) -> Page:
-        drawn = self.make_film()
-        small = ["3/4: so many, in small cells"] * bool(drawn.panels[0].whole)
-        block = {"film": film(drawn.panels, drawn.only or 0), "about": f"{drawn.head.title}, step by step",
-                 "legend": f"{KEYS}. {'; '.join([*drawn.legend, *small])}", "numbers": [*map(numbers, drawn.panels)]}
-        return Page(html([drawn.head], [("film", "Step by step", [block])]), f"{drawn.head.title} step by step")
+        panels, title = self.make_panels(), self.head.title
+        small = ["3/4: so many, in small cells"] * bool(panels[0].whole)
+        block = {"film": film(panels, self.only or 0), "about": f"{title}, step by step",
+                 "legend": f"{KEYS}. {'; '.join([*self.legend, *small])}", "numbers": [*map(numbers, panels)]}
+        return Page(html(self.head, [("film", "Step by step", [block])]), f"{title} step by step")
 
 
 def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
@@ -73,23 +66,22 @@ def shown_schedule(schedule: Schedule, only: int | None = None) -> Shown:
         f"<{schedule.title}: {schedule.about.partition('; ')[0]}; {schedule.verdict}>",
         show=lambda console: show_schedule(console, schedule, only),
         make_document=schedule.document, rows_of=lambda document: list(document["messages"]),
-        make_film=lambda: Film(head, [of_schedule(schedule)], LEGEND, only))
+        head=head, legend=LEGEND, make_panels=lambda: [of_schedule(schedule)], only=only)
 
 
 def show_schedule(console: Console, schedule: Schedule, only: int | None = None) -> None:
     """Print a schedule, a line for each rank in each round, or `only` one round."""
     show_words(console, Text.assemble((schedule.title, "bold"), f": {schedule.about}"))
     show_words(console, "; ".join([*LEGEND, "› new"]), style="dim")
-    for state, vectors in enumerate(schedule.states):
-        if only not in (None, state):
-            continue
+    for state in range(len(schedule.states)) if only is None else [only]:
         arrived = [Text("\n").join(
             Text(f"{sent.source} ─{schedule.place_name(*chunks)}─{'⊕' if sent.reduced else '─'}▶",
                  COLOURS[chunks[0] % len(COLOURS)] if len(chunks) == 1 else "")
             for sent in schedule.messages if (sent.round, sent.to) == (state, rank)
             for chunks in [chunks_of(sent.carried)]) for rank in range(schedule.size)]
         cells = [[Text.assemble(("› ", "bold"), (cell.text, f"bold {COLOURS[cell.place % len(COLOURS)]}"))
-                  if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector] for vector in vectors]
+                  if 0 < cell.since == state else Text(f"  {cell.text}") for cell in vector]
+                 for vector in schedule.states[state]]
         show_grid(console, [f"rank {rank}" for rank in range(schedule.size)], [
             *[Column("arrives", arrived)] * any(arrived),
             *(Column(schedule.place_name(place), column, to_the_left=True)
@@ -102,8 +94,15 @@ def show_schedule(console: Console, schedule: Schedule, only: int | None = None)
 
 @dataclass
 class Sheet:
-    """The shapes and the words of a picture by their looks, each of which is written once."""
+    """The shapes and the words of a picture by their looks, each of which is written once; frames of `panel` begin with
+    names, `left` pixels wide, and have cells of `width` pixels.
+    """
 
+    panel: Panel
+    left: int
+    width: int
+    scale: Mapping[str, int]
+    """The length of the longest bar of each name."""
     shapes: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
     words: defaultdict[str, str] = field(default_factory=lambda: defaultdict(str))
 
@@ -113,9 +112,10 @@ class Sheet:
     def text(self, x: int, y: int, line: str, looks: str = "") -> None:
         self.words[looks] += f'<text x="{x}" y="{y}">{escape(printable(line))}</text>'
 
-    def cell(self, cell: Cell, x: int, y: int, width: int, whole: int) -> None:
-        """The stripes of its contributions, of the `whole` sum, a border of what is new, red what is wrong."""
+    def cell(self, cell: Cell, x: int, y: int) -> None:
+        """The stripes of its contributions, of the whole sum, a border of what is new, red what is wrong."""
         tone, looks = RED if "wrong" in cell.looks else cell.tone, {*cell.looks}
+        width, whole = self.width, self.panel.whole
         striped = cell.parts is not None and 0 < len({*cell.parts}) < whole
         self.box(x, y, width - 2, f'fill="{tone}{"00" if "blank" in looks else "20" if striped else "80"}"')
         for part in cell.parts or () if striped else ():
@@ -127,6 +127,42 @@ class Sheet:
         size = min(12, round(1.6 * (width - 2) / max(len(cell.text), 1)))
         self.text(x + width // 2 - 1, y + 13, cell.text,
                   f'text-anchor="middle" font-family="monospace" font-size="{size}"')
+
+    def frame(self, frame: Frame, x0: int, y0: int, names: Sequence[str]) -> None:
+        """A frame: the names of its rows and bars, the cells and bars of each rank, and its arrows."""
+        across, rows, width = self.panel.across, len(self.panel.rows), self.width
+
+        def corner(rank: int, line: int, place: int = 0) -> tuple[int, int]:
+            return x0 + self.left + rank * (width * across + GAP) + place * width, y0 + (line + 1) * HEIGHT + 10
+
+        self.text(x0 + 10, y0, frame.words, 'font-weight="bold"')
+        for row, name in enumerate(names):
+            self.text(x0 + self.left - 6, corner(0, row)[1] + 13, name, 'text-anchor="end"')
+        for rank, of_rank in enumerate(frame.cells):
+            x, y = corner(rank, 0)
+            self.text(x + width * across // 2, y - 4, f"{'rank ' * (width * across + GAP > 60)}{rank}",
+                      'text-anchor="middle"')
+            for row in range(rows):
+                self.box(*corner(rank, row), width * across, 'fill="#8882"')
+            for place, cell in enumerate(of_rank):
+                if cell is not None:
+                    self.cell(cell, *corner(rank, *divmod(place, across)))
+            for row, (name, figure, parts) in enumerate(frame.bars[rank], rows):
+                x, y = corner(rank, row)
+                for kind, length in parts:
+                    long = round(width * across * length / self.scale[name])
+                    self.box(x, y, long, f'fill="{FILLS[kind]}"')
+                    x += long
+                self.text(corner(rank, row, across)[0] - 3, y + 13, figure, 'text-anchor="end" font-size="11"')
+        for source, outgoing, to, into, added, carried in frame.moves:
+            (x1, y1), (x2, y2) = corner(source, *divmod(outgoing, across)), corner(to, *divmod(into, across))
+            side, tone = 1 if x1 < x2 else -1, carried.tone if carried else "#1c1c1c"
+            x1, x2 = x1 + (width + side * width) // 2, x2 + (width - side * width) // 2
+            self.shapes[f'fill="none" stroke="{tone}"'] += (
+                f"M{x1} {y1 + 9}Q{(x1 + x2) // 2} {(y1 + y2) // 2 - abs(x2 - x1) // 9} {x2} {y2 + 9}"
+                f"m{-6 * side}-5l{6 * side} 5l{-7 * side} 3")
+            if added:
+                self.text(x2, y2 + 3, "⊕", f'text-anchor="middle" font-weight="bold" fill="{tone}"')
 
     def svg(self, width: int, height: int) -> str:
         """The picture on white, borders and arrows above grounds."""
@@ -149,52 +185,18 @@ def strip(panel: Panel, lines: Sequence[str], only: int | None = None) -> str:
         raise UsageError(
             f"a picture of {panel.title} would have {cells:,} cells, at most {MOST_CELLS:,} are drawn: "
             "give fewer --ranks, a --round of a collective, --html for a page, or --json for the same as data")
-    names, scale = [f"{group} {name}".strip() for group, name in panel.rows], longest([panel])
-    bars = [name for name, _, _ in frames[0].bars[0]]
+    names = [f"{group} {name}".strip() for group, name in panel.rows] + [name for name, _, _ in frames[0].bars[0]]
     letters = [len(cell.text) for frame in frames for of_rank in frame.cells for cell in of_rank if cell]
     width = 30 if across > 1 else max(CHARACTER * max(letters, default=1) + 8, 64)
-    left, column = CHARACTER * max(map(len, [*names, *bars])) + 10, width * across + 12
-    wide, tall = left + ranks * column + 16, (rows + len(bars) + 2) * HEIGHT + 26
+    sheet = Sheet(panel, CHARACTER * max(map(len, names)) + 10, width, longest([panel]))
+    wide, tall = sheet.left + ranks * (width * across + GAP) + 16, (len(names) + 2) * HEIGHT + 26
     abreast = min(len(frames), max(1, (960 if across == 1 else 1400) // wide))
     whole = max(abreast * wide, 420)
     lines = [part for line in lines for part in wrap(line, whole // 7)]
-    top, high = 30 + 15 * len(lines), 30 + 15 * len(lines) + -(-len(frames) // abreast) * tall
-    sheet = Sheet()
+    top = 30 + 15 * len(lines)
     sheet.text(10, 18, panel.title, 'font-weight="bold" font-size="13"')
     for number, line in enumerate(lines):
         sheet.text(10, 35 + 15 * number, line)
     for number, frame in enumerate(frames):
-        x0, y0 = number % abreast * wide, top + number // abreast * tall + 14
-
-        def corner(rank: int, line: int, place: int = 0, x0: int = x0, y0: int = y0) -> tuple[int, int]:
-            return x0 + left + rank * column + place * width, y0 + (line + 1) * HEIGHT + 10
-
-        sheet.text(x0 + 10, y0, frame.words, 'font-weight="bold"')
-        for row, name in enumerate([*names, *bars]):
-            sheet.text(x0 + left - 6, corner(0, row)[1] + 13, name, 'text-anchor="end"')
-        for rank, of_rank in enumerate(frame.cells):
-            x, y = corner(rank, 0)
-            sheet.text(x + width * across // 2, y - 4, f"{'rank ' * (column > 60)}{rank}", 'text-anchor="middle"')
-            for row in range(rows):
-                sheet.box(*corner(rank, row), width * across, 'fill="#8882"')
-            for place, cell in enumerate(of_rank):
-                if cell is not None:
-                    sheet.cell(cell, *corner(rank, place // across, place % across), width, panel.whole)
-            for row, (name, figure, parts) in enumerate(frame.bars[rank], rows):
-                x, y = corner(rank, row)
-                for kind, length in parts:
-                    long = round(width * across * length / scale[name])
-                    sheet.box(x, y, long, f'fill="{FILLS[kind]}"')
-                    x += long
-                sheet.text(corner(rank, row, across)[0] - 3, y + 13, figure, 'text-anchor="end" font-size="11"')
-        for source, outgoing, to, into, added, carried in frame.moves:
-            (x1, y1), (x2, y2) = (corner(rank, place // across, place % across)
-                                  for rank, place in ((source, outgoing), (to, into)))
-            side, tone = 1 if x1 < x2 else -1, carried.tone if carried else "#1c1c1c"
-            x1, x2 = x1 + (width + side * width) // 2, x2 + (width - side * width) // 2
-            sheet.shapes[f'fill="none" stroke="{tone}"'] += (
-                f"M{x1} {y1 + 9}Q{(x1 + x2) // 2} {(y1 + y2) // 2 - abs(x2 - x1) // 9} {x2} {y2 + 9}"
-                f"m{-6 * side}-5l{6 * side} 5l{-7 * side} 3")
-            if added:
-                sheet.text(x2, y2 + 3, "⊕", f'text-anchor="middle" font-weight="bold" fill="{tone}"')
-    return sheet.svg(whole, high)
+        sheet.frame(frame, number % abreast * wide, top + number // abreast * tall + 14, names)
+    return sheet.svg(whole, top + -(-len(frames) // abreast) * tall)

@@ -27,14 +27,13 @@ def show_table(console: Console, table: PublishedTable) -> None:
     """Show a table of the ZeRO paper."""
     corner, *headings = table.columns
     names, *columns = zip(*table.rows, strict=True)
-    show(console, table.title, "", [table.note], names, [*map(Column, headings, columns)], corner)
+    show(console, table.title, [table.note], names, [*map(Column, headings, columns)], corner)
 
 
 def show_activations(console: Console, activations: BlockActivations) -> None:
     """Show what a block keeps, and the peaks of a pass."""
     unit = unit_of(activations.peak_bytes)
-    show(console, "Activations of a micro-batch on a rank, in 16 bits", "", [ABOUT_ACTIVATIONS],
-         [*ACTIVATIONS.values()],
+    show(console, "Activations of a micro-batch on a rank, in 16 bits", [ABOUT_ACTIVATIONS], [*ACTIVATIONS.values()],
          [Column(unit.name, in_hundredths([getattr(activations, name) for name in ACTIVATIONS], unit.size))])
 
 
@@ -42,10 +41,10 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
     """Show each stage in bytes, then as a bar in shares of DDP; the sums alone for several numbers of ranks."""
     first, *others = estimates
     rows, unit = first.rows, unit_of(max(row.states.total for row in first.rows))
-    titles, notes = [STAGES[row.stage].title for row in rows], [unit.legend, *first.notes]
+    titles, notes = [STAGES[row.stage].title for row in rows], [first.basis, unit.legend, *first.notes]
     title = f"Model states of {first.parameters:,} parameters on "
     if others:
-        show(console, f"{title}each rank", first.basis, notes, titles, [
+        show(console, f"{title}each rank", notes, titles, [
             Column(f"{plural(estimate.ranks, 'rank')}\n{unit.name}", in_hundredths(
                 [row.states.total for row in estimate.rows], unit.size)) for estimate in estimates])
         return
@@ -55,7 +54,7 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
     sums = [row.states.total for row in rows]
     legend = "   ".join(f"{SHADES[kind][0]} {words}" for kind, words in KEPT.items())
     room = min(BAR_COLUMNS, console.width - 24)
-    show(console, f"{title}{'each of ' * (first.ranks > 1)}{plural(first.ranks, 'rank')}", first.basis, notes, titles, [
+    show(console, f"{title}{'each of ' * (first.ranks > 1)}{plural(first.ranks, 'rank')}", notes, titles, [
         *(Column(f"{words}\n{unit.name}", in_hundredths(counts, unit.size)) for words, counts in figures.items()),
         Column(f"sum\n{unit.name}", in_hundredths(sums, unit.size)),
         Column(f"sum\n{unit.binary_name}", in_hundredths(sums, unit.binary_size)),
@@ -66,14 +65,12 @@ def show_estimates(console: Console, estimates: Sequence[Estimate]) -> None:
 
 
 def show(
-    console: Console, title: str, basis: str, notes: Sequence[str], names: Sequence[str], columns: Sequence[Column],
+    console: Console, title: str, notes: Sequence[str], names: Sequence[str], columns: Sequence[Column],
     corner: str = "", below: Sequence[Column] = (),
 ) -> None:
-    """Print a title, what its figures count, one table or two with these names, and notes, with space between them."""
-    for words, style in ((title, "bold"), (basis, "")):
-        if words:
-            console.print()
-            show_words(console, words, style=style)
+    """Print a title, one table or two with these names, and notes, with space between them."""
+    console.print()
+    show_words(console, title, style="bold")
     for some in filter(None, (columns, below)):
         console.print()
         show_grid(console, names, some, corner)

@@ -19,6 +19,7 @@ from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.terms import Sum, Term, leaves
 from zerosim.core.words import joined
 from zerosim.observe.ledger import MEMORY_KINDS
+from zerosim.observe.record import Message
 from zerosim.proofs.case import expected_terms
 from zerosim.proofs.contents import USES, Contents, Moment, State
 from zerosim.proofs.schedule import Cell as ScheduleCell
@@ -127,7 +128,7 @@ def of_schedule(schedule: Schedule) -> Panel:
         for message in (message for message in schedule.messages if message.round == state):
             chunks = chunks_of(message.carried)
             sent[message.source] += len(message.carried)
-            notes.append(note_of(message.source, message.to, schedule.place_name(*chunks), message.reduced))
+            notes.append(note_of(message, schedule.place_name(*chunks)))
             moves += [(message.source, left, message.to, reached, message.reduced, drawn(-1, 0, ScheduleCell(
                 carried, left, 0))) for left, reached, carried in zip(
                 message.outgoing or chunks or [0], message.into or chunks or [0], message.carried or [None],
@@ -142,8 +143,8 @@ def of_schedule(schedule: Schedule) -> Panel:
     return Panel(schedule.title, rows, 1, schedule.size, frames)
 
 
-def note_of(source: int, to: int, chunks: str, reduced: bool) -> str:
-    return f"{source} → {to}: {chunks}{', added' * reduced}"
+def note_of(message: Message, chunks: str) -> str:
+    return f"{message.source} → {message.to}: {chunks}{', added' * message.reduced}"
 
 
 def wrong_cells(schedule: Schedule) -> set[tuple[int, int, int]]:
@@ -190,11 +191,18 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
     wrong_losses = [[*contents.wrong_losses(rank)] for rank in range(contents.size)]
     rows += [LOSS] * any(wrong_losses)
     for number, moment in enumerate(contents.moments):
+        moves, notes = list[Move](), list[str]()
         for message in moment.messages:
             sent[message.source] += contents.sent_bytes(message)
+            outgoing = message.outgoing or message.into
+            moves += [(message.source, left, message.to, reached, message.reduced, drawn_state(contents, left, carried))
+                      for left, reached, carried in zip(
+                          outgoing, message.into or outgoing, message.carried, strict=False)]
+            chunks = abbreviated([cell % contents.size for cell in outgoing], ",")
+            notes.append(note_of(message, f"chunk {chunks}"))
         last = number == len(contents.moments) - 1
         events += number > 0 and moment.ends
-        others = trained[events - 1] if events else [{}] * contents.size
+        others = trained[min(events, len(trained)) - 1] if events else [{}] * contents.size
         cells = [[drawn_state(contents, cell, content, last and contents.ends_wrong(rank, cell))
                   for cell, content in enumerate(held.cells)] for rank, held in enumerate(moment.ranks)]
         for rank, of_rank in enumerate(cells if any(wrong_losses) else ()):
@@ -202,8 +210,7 @@ def of_step(title: str, contents: Contents, trained: Sequence[Sequence[Mapping[s
             loss = drawn_sum(moment.ranks[rank].loss, -1, contents.block, wrong)
             of_rank += [loss, *[None] * (contents.size - 1)]
         frames.append(Frame(
-            words_of(contents, moment, contents.moments[max(number - 1, 0)]), cells,
-            *moves_of(contents, moment),
+            words_of(contents, moment, contents.moments[max(number - 1, 0)]), cells, moves, notes,
             [row for row, (kind, unit) in enumerate(contents.rows) if unit == moment.unit and kind in moment.uses],
             [[("memory, kB", f"{sum(bytes_of.values()) / 1e3:.1f}", [*bytes_of.items()]),
               ("sent, kB", f"{sent[rank] / 1e3:.1f}", [("sent", sent[rank])])]
@@ -256,18 +263,6 @@ def words_of(contents: Contents, moment: Moment, before: Moment) -> str:
     return f"{words}, round {moment.round} of {moment.rounds}" if moment.rounds > 1 else words
 
 
-def moves_of(contents: Contents, moment: Moment) -> tuple[list[Move], list[str]]:
-    """The chunks that move in a moment, and a line for each message."""
-    moves, notes = list[Move](), list[str]()
-    for message in moment.messages:
-        outgoing = message.outgoing or message.into
-        moves += [(message.source, left, message.to, reached, message.reduced, drawn_state(contents, left, carried))
-                  for left, reached, carried in zip(outgoing, message.into or outgoing, message.carried, strict=False)]
-        chunks = abbreviated([cell % contents.size for cell in outgoing], ",")
-        notes.append(note_of(message.source, message.to, f"chunk {chunks}", message.reduced))
-    return moves, notes
-
-
 # Pipelines.
 
 
@@ -317,7 +312,7 @@ def film(panels: Sequence[Panel], first: int = 0) -> dict[str, Any]:
                       for rank, cells in enumerate(frame.cells) for place, cell in enumerate(cells)
                       if not number or panel.frames[number - 1].cells[rank][place] != cell],
         } for number, frame in enumerate(panel.frames)],
-    } for panel in panels], "steps": [step_of(panels, *step) for step in together(panels)]}
+    } for panel in panels], "steps": [*together(panels)]}
 
 
 def longest(panels: Sequence[Panel]) -> Counter[str]:
@@ -332,28 +327,23 @@ def plain(cell: Cell | None) -> list[Any] | None:
     return None if cell is None else [cell.text, cell.tone, cell.parts, " ".join(cell.looks)]
 
 
-def step_of(panels: Sequence[Panel], words: str, at: Sequence[int], new: Sequence[bool]) -> dict[str, Any]:
-    """A step of a page: its words, the frame of each panel, and whether that is `new` or the panel waits."""
-    frames = [panel.frames[place] for panel, place in zip(panels, at, strict=True)]
-    fresh = [(panel.title, frame) for panel, frame, is_new in zip(panels, frames, new, strict=True) if is_new]
-    return {
-        "words": words if all(new) else f"{joined([title for title, _ in fresh])}: {words}", "at": at, "new": new,
-        "notes": [*red_words(panels[0], frames[0]), *frames[0].notes] if len(panels) == 1 else (),
-        "begins": any(frame.begins for _, frame in fresh),
-        "wrong": any(frame.wrong for frame in frames)}
-
-
-def together(panels: Sequence[Panel]) -> Iterator[tuple[str, list[int], list[bool]]]:
-    """The steps of a page: their words, the frame of each panel, and whether it is a new one of that panel.
+def together(panels: Sequence[Panel]) -> Iterator[dict[str, Any]]:
+    """The steps of a page: their words, the frame of each panel, and whether it is a `new` one of that panel.
 
     All panels are at the same computation. Between two of them, frames with the same words are in one step, and a panel
     without such a frame waits.
     """
-    frames, at = [[(frame.passes, frame.words) for frame in panel.frames] for panel in panels], [-1] * len(panels)
-    for step in merged(frames):
-        new = [step in names[place + 1 : place + 2] for names, place in zip(frames, at, strict=True)]
+    names, at = [[(frame.passes, frame.words) for frame in panel.frames] for panel in panels], [-1] * len(panels)
+    for passes, words in merged(names):
+        new = [(passes, words) in of_panel[place + 1 : place + 2] for of_panel, place in zip(names, at, strict=True)]
         at = [place + is_new for place, is_new in zip(at, new, strict=True)]
-        yield step[1], [max(place, 0) for place in at], new
+        frames = [panel.frames[max(place, 0)] for panel, place in zip(panels, at, strict=True)]
+        moved = [panel.title for panel, is_new in zip(panels, new, strict=True) if is_new]
+        yield {
+            "words": words if all(new) else f"{joined(moved)}: {words}", "at": [max(place, 0) for place in at],
+            "new": new, "wrong": any(frame.wrong for frame in frames),
+            "notes": [*red_words(panels[0], frames[0]), *frames[0].notes] if len(panels) == 1 else (),
+            "begins": any(frame.begins for frame, is_new in zip(frames, new, strict=True) if is_new)}
 
 
 def merged(lists: Sequence[Sequence[Any]]) -> list[Any]:

@@ -1,11 +1,10 @@
-"""The pages: of one run or two, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
+"""The pages: of a run, of a plan, of a schedule and of a step. Each is a list of sections for `page.html`.
 
 A section has blocks of six kinds: `text`, `lines` of a list, `code`, which may `fold` under a sentence, `rows` of a
 table with `heads`, a `picture` or a `film` with its numbers. `page.html` has the only HTML and CSS, and escapes every
 word; `film.js` steps through films.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +31,7 @@ class Head:
     caption: str = ""
 
 
-def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
+def html(head: Head, sections: Sequence[Section]) -> str:
     """The HTML of a page; every word is escaped, and characters that cannot be printed are made visible.
 
     Raises `UsageError` if the extra [report] is missing.
@@ -46,8 +45,7 @@ def html(heads: Sequence[Head], sections: Sequence[Section]) -> str:
         finalize=lambda value: printable(value) if type(value) is str else value).get_template("page.html")
     drawn, stepped = (any(kind in block for *_, blocks in sections for block in blocks)
                       for kind in ("picture", "film"))
-    return template.render(title=" · ".join(head.title for head in heads), heads=heads, sections=sections,
-                           vega=pictures.script() if drawn else "", film=stepped) + "\n"
+    return template.render(head=head, sections=sections, vega=pictures.script() if drawn else "", film=stepped) + "\n"
 
 
 def picture(spec: pictures.Spec, about: str) -> Block:
@@ -58,52 +56,44 @@ def note(words: str) -> Block:
     return {"text": words, "look": "note"}
 
 
-def page(runs: Sequence[RunDocument]) -> str:
-    """The HTML of one run, or of two side by side, which have labels."""
-    rows = [row for run in runs for row in run.rows]
-    sections = [results(runs), *(differences(*runs) if len(runs) > 1 else [])]
-    if rows and runs[0].steps:
-        same = len(rows) > 1 and len({str(row.losses) for row in rows}) == 1 and all(row.equal for row in rows)
+def page(run: RunDocument) -> str:
+    """The HTML of a run."""
+    rows, sections = run.rows, [results(run)]
+    if rows and run.steps:
         pairs = [row for row in rows if row.traced and row.ranks > 1]
-        sections += [step(rows, [run.about_times for run in runs if run.about_times], ordered=any(
-            run.times_mislead for run in runs)), ("traffic", "Bytes between each pair of ranks", [
+        sections += [step(rows, run.about_times, ordered=run.times_mislead), (
+            "traffic", "Bytes between each pair of ranks", [
                 picture(pictures.sent(rows), "bytes sent by a rank in a step, by collective"),
                 *[picture({"concat": [*map(pictures.partners, pairs)], "columns": 4,
                            "resolve": {"scale": {"opacity": "independent"}}},
                           "bytes from each rank to each other in a step")] * bool(pairs)]), (
-            "losses", "Losses", [
-                *([note("All rows have the same losses, bit for bit.")] if same else []),
-                picture(pictures.losses(rows), "the loss of every step")])]
+            "losses", "Losses", [picture(pictures.losses(rows), "the loss of every step")])]
     sections.append(("divergence", "Where bits first differ", [
         block for row in rows if row.first_divergence for block in (
             {"text": f"{row.name}: {row.first_divergence.words}", "look": "verdict failed"},
             *({"code": f"{side} adds {words}"}
               for side, words in (row.first_divergence.order_of_addition or {}).items()))]))
     sections.append(("apart", "Both correct, but different", [
-        {"lines": difference.lines} for run in runs for difference in run.differences]))
-    sections += [origin(run, f"origin{number or ''}") for number, run in enumerate(runs)]
-    return html([Head(run.title or "A run without a title", [
+        {"lines": difference.lines} for difference in run.differences]))
+    return html(Head(run.title or "A run without a title", [
         run.verdict, *(f"{failure['name']}: {failure['what']}" for failure in run.failures)], run.passed,
-        str(run.scenario["caption"])) for run in runs], sections)
+        str(run.scenario["caption"])), [*sections, origin(run)])
 
 
-def results(runs: Sequence[RunDocument]) -> Section:
+def results(run: RunDocument) -> Section:
     """A line for each row, the meaning of the columns, and the facts that all rows share."""
-    rows = [row for run in runs for row in run.rows]
-    misfits = [{"text": misfit.words} for run in runs for misfit in run.did_not_fit]
+    rows, misfits = run.rows, [{"text": misfit.words} for misfit in run.did_not_fit]
     if not rows:
         return ("table", "Results", misfits)
-    figures, unit = shown_in(PAGE, rows), unit_of(rows)
-    labels = ("A: ", "B: ") if len(runs) > 1 else ("",)
-    shared = [f"{label}{what}: {words[0] if len({*words}) == 1 else grouped([row.name for row in run.rows], words)}"
-              for label, run in zip(labels, runs, strict=True) for what, words in facts(run).items()]
+    figures, unit, names = shown_in(PAGE, rows), unit_of(rows), [row.name for row in rows]
     columns = [Column("", [row.stage_words.also.partition(",")[0] for row in rows]), Column("same bits", bits(rows)), *(
         Column(f"{figure.name}{f', {unit.name}' * figure.in_bytes}", figure.cells(rows, unit)) for figure in figures)]
     return ("table", "Results", [
-        table([row.name for row in rows], columns),
-        {"lines": [f"{word}: {meaning}" for word, meaning in legend(runs[0], figures)]}, *misfits,
-        *({"text": words} for run in runs for words in notes(run)),
-        {"lines": shared}, picture(pictures.kept(rows), "memory of a rank between steps, by kind")])
+        table(names, columns), {"lines": [f"{word}: {meaning}" for word, meaning in legend(run, figures)]}, *misfits,
+        *({"text": words} for words in notes(run)),
+        {"lines": [f"{what}: {words[0] if len({*words}) == 1 else grouped(names, words)}"
+                   for what, words in facts(run).items()]},
+        picture(pictures.kept(rows), "memory of a rank between steps, by kind")])
 
 
 def table(names: Sequence[str], columns: Sequence[Column]) -> Block:
@@ -113,7 +103,7 @@ def table(names: Sequence[str], columns: Sequence[Column]) -> Block:
 
 
 def step(
-    rows: Sequence[RowDocument], about_times: Sequence[str] = (), device_bytes: int = 0, *, ordered: bool = False,
+    rows: Sequence[RowDocument], about_times: str = "", device_bytes: int = 0, *, ordered: bool = False,
 ) -> Section:
     """The timeline of a step and its memory for each row, on one scale of time or, if `ordered`, of events."""
     traced, untraced = ([row for row in rows if bool(row.traced) is wanted] for wanted in (True, False))
@@ -130,9 +120,9 @@ def step(
     return ("step", "A step in time", [
         *([note(f"{', '.join(row.name for row in untraced)}: no step of this run was traced; zerosim run SCENARIO "
                 "--report FILE.html traces the last one")] if untraced else []),
-        *(note(f"{row.name}: ranks 0 to {along.drawn - 1} are drawn, of {row.ranks}.")
-          for row in traced if along.drawn < row.ranks),
-        *(note(words) for words in about_times if traced),
+        *(note(f"{row.name}: ranks 0 to {pictures.DRAWN_RANKS - 1} are drawn, of {row.ranks}.")
+          for row in traced if row.ranks > pictures.DRAWN_RANKS),
+        *[note(about_times)] * bool(traced and about_times),
         *([note("Times of this run would mislead: its ranks wait for cores or for each other most of the step. The "
                 "pictures show the order of events instead; zerosim plan computes times for a cluster, and zerosim run "
                 "-v prints what was measured.")] if ordered and traced else [
@@ -142,25 +132,10 @@ def step(
         *blocks])
 
 
-def differences(one: RunDocument, other: RunDocument) -> list[Section]:
-    """The keys in which the scenarios of two runs differ, and whether their rows have the same weights."""
-    keys = [{f"{section}.{key}".rstrip("."): value for section, table in run.scenario.items()
-             for key, value in (table if isinstance(table, dict) else {"": table}).items()} for run in (one, other)]
-    lines = [[key, *(json.dumps(table.get(key), ensure_ascii=False) for table in keys)]
-             for key in dict.fromkeys([*keys[0], *keys[1]])
-             if keys[0].get(key) != keys[1].get(key) and key not in ("title", "caption")]
-    ours, theirs = ({row.weights_sha256 for row in run.rows} for run in (one, other))
-    words = ("All rows of both end with the same weights, bit for bit." if ours == theirs and len(ours) == 1 else
-             "Some rows of both end with the same weights." if ours & theirs else "They end with different weights.")
-    return [("differences", "Differences of the scenarios", [
-        {"heads": ("key", "A", "B"), "rows": lines} if lines else
-        {"text": "Both have the same scenario, except for titles and captions."}, {"text": words}])]
-
-
-def origin(run: RunDocument, name: str) -> Section:
+def origin(run: RunDocument) -> Section:
     """The resolved scenario, versions, digests and the command that repeats the run."""
     prefix = f"mpirun -n {run.ranks} " * (not run.takes_turns)
-    return (name, f"How to reproduce {run.title or 'it'}", [
+    return ("origin", f"How to reproduce {run.title or 'it'}", [
         *([{"text": "This was run as"}, {"code": run.command}] if run.command else []),
         {"code": toml(run.scenario), "fold": "The resolved scenario, with all defaults. Saved as again.toml, it "
             f"reproduces the same bits with {prefix}zerosim run again.toml --report again.html."},

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate
 from math import isfinite
 from typing import Any
 
@@ -26,8 +25,8 @@ from zerosim.show.trace_events import message_ends, thread_of
 Spec = dict[str, Any]
 """A specification as Vega-Lite reads it: https://vega.github.io/vega-lite/docs/."""
 
-MOST_SPANS = 8_000
-"""The most spans on a page, over all rows: a browser draws them in a second."""
+DRAWN_RANKS = 8
+"""The ranks of a run whose spans are drawn, from rank 0 on."""
 ACTIVITIES = {
     "forward": "#8ec1ee", "backward": "#2f6fb5", "recompute": "#5a54c4", "update": "#9b59b6",
     "gather": "#1f9e73", "reduce": "#e0662f", "other": "#4fb3b3", "wait": "#a9b0b8",
@@ -65,12 +64,6 @@ class Axis:
     ordered: bool = False
 
     @cached_property
-    def drawn(self) -> int:
-        """The number of ranks, from rank 0 on, whose spans are drawn: all, unless there would be too many spans."""
-        spans = Counter(step.rank for row in self.rows for step in row.traced for _ in step.spans)
-        return max(1, sum(count <= MOST_SPANS for count in accumulate(spans[rank] for rank in sorted(spans))))
-
-    @cached_property
     def until(self) -> float:
         """The end of the longest step."""
         return max((max(self.places(row).values()) for row in self.rows), default=0) + self.ordered
@@ -81,15 +74,14 @@ class Axis:
 
     @property
     def spec(self) -> Spec:
-        title = "events in order" if self.ordered else "ms since the step began"
         return {"field": self.field, "type": "quantitative", "scale": {"domain": [0, self.until], "nice": False},
-                "title": title}
+                "title": "events in order" if self.ordered else "ms since the step began"}
 
     def places(self, row: RowDocument) -> dict[int, float]:
         """The place of each time, in nanoseconds since the row's step began, at which something begins or ends on the
         drawn ranks, or memory changes."""
         times = {at["ns"] for at in row.curve} | {row.step_ns} | {
-            ns - row.first_ns for step in row.traced if step.rank < self.drawn for span in step.spans
+            ns - row.first_ns for step in row.traced if step.rank < DRAWN_RANKS for span in step.spans
             for _, *both in parts(span) for ns in both}
         return {ns: float(number) if self.ordered else ns / 1e6 for number, ns in enumerate(sorted(times))}
 
@@ -207,7 +199,7 @@ def timeline(row: RowDocument, along: Axis) -> Spec:
 
     Pointing at a message shows both of its ends.
     """
-    spans = [span for step in row.traced if step.rank < along.drawn for span in step.spans]
+    spans = [span for step in row.traced if step.rank < DRAWN_RANKS for span in step.spans]
     if any(span.lane == "communication out" for span in spans):
         spans = [span for span in spans if span.lane != "collectives"]
     spans.sort(key=lambda span: (span.rank, thread_of(span.lane, span.channel), span.begin_ns))
@@ -295,8 +287,7 @@ def converter() -> Any:
 @cache
 def script() -> str:
     """The scripts of Vega-Lite, which set `vegaEmbed`."""
-    bundle: str = converter().javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return f"(() => {{{bundle}}})();"
+    return f"(() => {{{converter().javascript_bundle('window.vegaEmbed = vegaEmbed;')}}})();"
 
 
 def drawable(spec: Any, width: int = 0) -> Any:

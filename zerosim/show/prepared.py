@@ -25,7 +25,7 @@ from zerosim.show.pictures import files, svg
 from zerosim.show.shown import Bundle, Page, Picture, Shown
 from zerosim.show.table import show_run
 from zerosim.training.keeping import resumptions
-from zerosim.training.program import Progress, Silent
+from zerosim.training.program import Progress
 from zerosim.verdict.judged_run import local_world, prepare_run, run_on
 from zerosim.verdict.outcome import Outcome
 from zerosim.worlds.launcher import has_company
@@ -85,7 +85,7 @@ def shown_outcome(outcome: Outcome, run: RunDocument, *, verbose: bool = False, 
         outcome, outcome.passed, run.verdict, f"<outcome of {run.title!r}: {run.verdict}>",
         show=lambda console: show_run(console, run, verbose=verbose, times=times), make_document=lambda: written(run),
         rows_of=lambda _: plain_rows(run), width=80,
-        make_page=lambda: Page(page([run]), f"all of {run.title or 'a run'}"), run=run)
+        make_page=lambda: Page(page(run), f"all of {run.title or 'a run'}"), run=run)
 
 
 def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Shown:
@@ -97,7 +97,15 @@ def shown_collectives(outcome: CollectivesOutcome, world: dict[str, Any]) -> Sho
     return Shown(
         outcome, outcome.passed, verdict, f"<outcome of {outcome.scenario.title!r}: {verdict}>",
         show=lambda console: show_collectives(console, outcome),
-        make_document=lambda: collectives_document(outcome, world), width=80,
+        width=80, make_document=lambda: dict(plain({
+            "schema": "zerosim.collective/1", "title": outcome.scenario.title, "scenario": resolved(outcome.scenario),
+            "world": world, "passed": outcome.passed,
+            "programs": [{
+                "name": program.program.name, "calls": [call.name for call in program.program.calls],
+                "sent_bytes": program.sent_bytes, "messages": program.messages,
+                "results_sha256": [None if result is None else digest(result).hex() for result in program.results],
+            } for program in outcome.programs],
+            "findings": [vars(finding) for finding in outcome.findings]})),
         rows_of=lambda document: [
             {"name": program["name"], "rank": rank, "sent_bytes": sent, "messages": messages, "result_sha256": sha256}
             for program in document["programs"]
@@ -128,26 +136,6 @@ def show_collectives(console: Console, outcome: CollectivesOutcome) -> None:
             console.print(words, style="red", markup=False, soft_wrap=True)
     colour = ("green" if outcome.passed else "red") if outcome.findings else ""
     console.print(verdict_of(outcome), style=f"bold {colour}", markup=False, soft_wrap=not console.is_terminal)
-
-
-def collectives_document(outcome: CollectivesOutcome, world: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a scenario of collectives in JSON's own types."""
-    document: dict[str, Any] = plain({
-        "schema": "zerosim.collective/1",
-        "title": outcome.scenario.title,
-        "scenario": resolved(outcome.scenario),
-        "world": world,
-        "passed": outcome.passed,
-        "programs": [{
-            "name": program.program.name,
-            "calls": [call.name for call in program.program.calls],
-            "sent_bytes": program.sent_bytes,
-            "messages": program.messages,
-            "results_sha256": [None if result is None else digest(result).hex() for result in program.results],
-        } for program in outcome.programs],
-        "findings": [vars(finding) for finding in outcome.findings],
-    })
-    return document
 
 
 @dataclass(frozen=True)
@@ -210,6 +198,6 @@ def run_here(source: Source, changes: Mapping[str, Any]) -> Shown:
     else:
         steps = scenario.train.steps
         prepared = training(scenario, traced=range(max(steps, 1), steps + 1))
-    outcome = prepared.run(prepared.local_world(), Silent(), None)
+    outcome = prepared.run(prepared.local_world(), Progress(), None)
     assert outcome is not None
     return outcome

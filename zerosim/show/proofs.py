@@ -1,26 +1,21 @@
 """Proofs and checks for the terminal, the Python prompt and notebooks, in the words of `zerosim prove` and `check`.
 
-A proof shows the ranks' sums, what was proved, and the cause of a fault. Collectives on the tape are proved and drawn,
-as `zerosim prove copy_to` and `zerosim show all_to_all` print it.
+A proof shows the ranks' sums, what was proved, and the cause of a fault.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from zerosim.autograd.operation import Into, Operation, Shape
+from zerosim.autograd.operation import Operation
 from zerosim.autograd.tape_collectives import TAPE_COLLECTIVES
 from zerosim.collectives import Algorithm
-from zerosim.core.errors import UsageError, ZerosimError
+from zerosim.core.errors import UsageError
 from zerosim.core.parts import Loader, is_python, named
-from zerosim.core.terms import leaves, symbols
 from zerosim.core.words import by_key, plural
-from zerosim.observe.record import record
 from zerosim.plan.operations import OperationFigures
 from zerosim.plan.reading import numbers_of_ranks
 from zerosim.proofs.cause import diagnosis
@@ -30,7 +25,7 @@ from zerosim.proofs.proof import Proof, proofs_of
 from zerosim.proofs.subject import Subject, subject_on_hosts
 from zerosim.show.grid import Column, show_grid, show_words
 from zerosim.show.shown import Shown
-from zerosim.training.transposes import cases_of, first_fault, law_of, met
+from zerosim.training.transposes import first_fault, law_of
 
 MOST_TRANSPOSED_RANKS = 16
 """The most ranks of a proof: both sides are computed for every two of them."""
@@ -57,7 +52,10 @@ def proved(
     asked, loader = numbers_of_ranks(ranks), Loader()
     if not asked:
         raise UsageError("ranks: found none; give a number of ranks, or several")
-    if (operation := on_tape(collective, loader)) is not None:
+    operation: Any = collective
+    if isinstance(collective, str):
+        operation = loader.load(collective).part if is_python(collective) else TAPE_COLLECTIVES.get(collective)
+    if isinstance(operation, Operation):
         if claims or ranks_per_host or elements:
             raise UsageError("remove --as, --ranks-per-host and --elements: a collective on the tape has none of them")
         return shown_proofs(operation, asked)
@@ -69,7 +67,21 @@ def proved(
         proofs, passed, verdict,
         f"<{subject.name} on {', '.join(str(proof.size) for proof in proofs)} ranks: {verdict}>",
         show=lambda console: show_proofs(console, subject, asked, proofs),
-        make_document=lambda: document(subject, proofs),
+        make_document=lambda: {
+            "schema": "zerosim.proof/1",
+            "subject": subject.name,
+            "collective": subject.collective,
+            "proofs": [{
+                "ranks": proof.size,
+                "holds": proof.holds,
+                "order": proof.order,
+                "elements": proof.lengths,
+                "sent": proof.sent and proof.sent._asdict(),
+                "held": [[str(symbol) for symbol in held] for held in proof.held],
+                "faults": [vars(fault) for fault in proof.faults],
+                "cause": known and known.cause,
+                "command": known and known.command,
+            } for proof, known in zip(proofs, map(diagnosis, proofs), strict=True)]},
         rows_of=lambda document: [
             {key: proof[key] for key in ("ranks", "holds", "order", "sent", "cause", "command")}
             for proof in document["proofs"]])
@@ -171,36 +183,6 @@ def proved_properties(proof: Proof) -> list[str]:
             *(["the same on every rank"] if kind.agreeing else []), tried]
 
 
-def document(subject: Subject, proofs: Sequence[Proof]) -> dict[str, Any]:
-    return {
-        "schema": "zerosim.proof/1",
-        "subject": subject.name,
-        "collective": subject.collective,
-        "proofs": [{
-            "ranks": proof.size,
-            "holds": proof.holds,
-            "order": proof.order,
-            "elements": proof.lengths,
-            "sent": proof.sent and proof.sent._asdict(),
-            "held": [[str(symbol) for symbol in held] for held in proof.held],
-            "faults": [vars(fault) for fault in proof.faults],
-            "cause": diagnosed and diagnosed.cause,
-            "command": diagnosed and diagnosed.command,
-        } for proof, diagnosed in zip(proofs, map(diagnosis, proofs), strict=True)],
-    }
-
-
-def on_tape(subject: Any, loader: Loader) -> Operation | None:
-    """A collective on the tape or a user's operation, by its name or as an object; None for anything else.
-
-    >>> on_tape("copy_to", Loader()).name, on_tape("ring.all_reduce", Loader())
-    ('copy_to', None)
-    """
-    if isinstance(subject, str):
-        subject = loader.load(subject).part if is_python(subject) else TAPE_COLLECTIVES.get(subject)
-    return subject if isinstance(subject, Operation) else None
-
-
 def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
     """The transpose law of an operation with a direction, on each number of ranks.
 
@@ -222,67 +204,3 @@ def shown_proofs(operation: Operation, asked: Sequence[int]) -> Shown:
         proofs, verdict == "proved", verdict, f"<{operation.name} on {', '.join(map(str, asked))} ranks: {verdict}>",
         show=show, rows_of=lambda document: list(document["proofs"]),
         make_document=lambda: {"schema": "zerosim.transpose/1", "subject": operation.name, "proofs": proofs})
-
-
-def shown_transpose(operation: Operation, size: int) -> Shown:
-    """Forward of an operation on symbols, and its transpose: each rank's arrays before and after.
-
-    A row, one for each rank and direction, has `pass`, `rank`, `before`, `after`.
-    """
-    fault = first_fault(operation, size) if size > 1 else None
-    _, settings = next(cases_of(operation, size))
-    shape: Shape = (size,)
-    due = operation.on_shapes([shape], settings)[0].shape
-    with suppress(ZerosimError):  # the smallest vector that it accepts
-        due, shape = operation.on_shapes([(1,)], settings)[0].shape, (1,)
-
-    def forward(comm: Any, x: Any) -> Any:
-        return operation.forward(x, empty=np.empty, **met(settings, comm))
-
-    def backward(comm: Any, upstream: Any) -> Any:
-        assert operation.backward is not None
-        into = Into({"x": shape}, lambda name: np.empty(shape, upstream.dtype))
-        operation.backward(upstream, into, empty=np.empty, **met(settings, comm))
-        return into["x"]
-
-    def vectors(name: str, count: int) -> list[Any]:
-        return [symbols(0 if name in operation.alike else rank, count) for rank in range(size)]
-
-    passes = [drawn(forward, "x", "y", vectors("x", shape[0])), drawn(backward, "∂y", "∂x", vectors("y", due[0]))]
-    verdict = f"FAILED: {fault}" if fault else f"PASSED: {law_of(operation)}"
-
-    def show(console: Console) -> None:
-        for drawing in passes:
-            cost = f"{plural(drawing['rounds'], 'round')}, {plural(drawing['messages'], 'message')}"
-            console.print(f"{drawing['pass']}, {cost}", style="bold")
-            show_grid(console, [f"  rank {rank}" for rank in range(size)], [
-                Column(drawing[key], [" ".join(row) for row in drawing[side]], to_the_left=True)
-                for key, side in (("from", "before"), ("to", "after"))])
-        console.print(verdict, style="red" if fault else "green", soft_wrap=True)
-
-    return Shown(
-        operation, fault is None, verdict, f"<{operation.name} on {plural(size, 'rank')}: {verdict}>", show=show,
-        make_document=lambda: {"schema": "zerosim.transpose_drawing/1", "subject": operation.name, "ranks": size,
-                               "passes": passes, "fault": fault},
-        rows_of=lambda document: [
-            {"pass": drawing["pass"], "rank": rank, "before": before, "after": after} for drawing in document["passes"]
-            for rank, (before, after) in enumerate(zip(drawing["before"], drawing["after"], strict=True))])
-
-
-def drawn(program: Callable[..., Any], given: str, made: str, vectors: Sequence[Any]) -> dict[str, Any]:
-    """One pass on symbols: each rank's elements before and after, with the numbers of messages and rounds.
-
-    Raises `UsageError` for code that does not run on symbols, which can only be moved and added.
-    """
-    before, alike = [vector.tolist() for vector in vectors], len({vector[0] for vector in vectors}) == 1 < len(vectors)
-    recording = record(program, vectors)
-    if recording.results is None:
-        raise UsageError(f"{program.__name__} does not run on symbols ({recording.failure}); zerosim prove runs it on "
-                         "integers")
-
-    def texts(arrays: Sequence[Any]) -> list[list[str]]:
-        return [["+".join(f"{given}{'' if alike else leaf.rank}[{leaf.element}]" for leaf in leaves(symbol))
-                 for symbol in array] for array in arrays]
-
-    return {"pass": program.__name__, "from": given, "to": made, "rounds": recording.rounds,
-            "messages": len(recording.messages), "before": texts(before), "after": texts(recording.results)}

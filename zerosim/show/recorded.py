@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -29,20 +28,19 @@ from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.plan.reading import numbers_of_ranks
-from zerosim.proofs.contents import Contents, contents_of
+from zerosim.proofs.contents import contents_of
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject_on_hosts
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.conditions import ignored_by_stage
 from zerosim.scenario.data import load_dataset
-from zerosim.scenario.ignored import ignored_by_stage
 from zerosim.show.columns import KIND_WORDS
-from zerosim.show.drawing import Film, Filmed, shown_schedule
+from zerosim.show.drawing import Filmed, shown_schedule
 from zerosim.show.film import Panel, of_passes, of_step
 from zerosim.show.grid import SHADES, Column, bar, show_grid, show_words
 from zerosim.show.page import Head
-from zerosim.show.proofs import on_tape, shown_transpose
 from zerosim.show.shown import Shown
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.schedules import SCHEDULES
@@ -50,7 +48,6 @@ from zerosim.stages.users_stage import as_stage
 from zerosim.training.config import Config
 from zerosim.training.experiment import prepare
 from zerosim.verdict.judged_run import run_locally
-from zerosim.verdict.outcome import overweight
 from zerosim.verdict.pipelines import Passes, bubble, held, pass_lines
 from zerosim.worlds.local import StillRunning
 
@@ -60,36 +57,23 @@ STEPS = 2
 """The last step is recorded, when all states exist."""
 ROOM, FIGURE = 8, 5
 """The columns of a bar, and of the number beside it."""
-BESIDE = 4
-"""The most ranks that stand beside each other."""
+ABREAST = 4
+"""The most ranks in one table."""
 MOST_DRAWN = 16
 """The most ranks whose cells a page draws."""
 LEGEND = (
     "A column is a rank, and in it a cell a chunk of a unit, in the chunk's colour. w: weights; 2+3: the ranks (or, of "
     "several for each rank, the micro-batches) whose gradients a sum has, as its stripes show; Σ: all; optimizer state "
     "by the initials of its slots; ′: updated in this step; dashed: allocated and not filled; framed: used by a "
-    "computation; red: wrong. The stage's code ran on symbols, which the cells show; in every event it holds and sends "
-    "as many bytes as in a training.",)
+    "computation; red: wrong. The stage's code ran on symbols, which the cells show; it sends and keeps the bytes that "
+    "they stand for, and activations and buffers are those of a training.",)
 PASSES = ("A column is a rank, a row a micro-batch, and a cell a model chunk of the rank, filled while its activations "
           "are kept. F: forward; B: backward; W: backward of the weights; framed: now.",)
 
 
-@dataclass(frozen=True)
-class RankEvent:
-    """One rank's part of an event: the bytes that it sent to each rank, and its memory afterwards, by kind."""
-
-    sent_bytes: dict[int, int]
-    held_bytes: dict[str, int]
-
-
-@dataclass(frozen=True)
-class StepEvent:
-    """The parts of all ranks in an event; `unit` is empty if it concerns none, `words` are a line about it."""
-
-    what: str
-    unit: str
-    words: str
-    ranks: list[RankEvent]
+Event = dict[str, Any]
+"""An event as JSON has it: `what`, its `unit`, which may be empty, `words` about both, and of each of the `ranks` the
+bytes that it sent to others, `sent_bytes`, and its memory afterwards by kind, `held_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +82,7 @@ class RecordedStep:
 
     title: str
     about: str
-    events: list[StepEvent]
+    events: list[Event]
     fault: str | None
     config: Config
 
@@ -108,49 +92,45 @@ class RecordedStep:
 
     def document(self) -> dict[str, Any]:
         return {
-            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": len(self.events[0].ranks),
-            "verdict": self.verdict, "moments": msgspec.to_builtins(self.events, str_keys=True)}
+            "schema": "zerosim.step/1", "title": self.title, "about": self.about, "ranks": self.config.directions.data,
+            "verdict": self.verdict, "moments": self.events}
 
 
 def shown(
     subject: str | Algorithm | Stage | Callable[..., Any], ranks: int, *, root: int | None = None,
     claims: str | None = None, ranks_per_host: int | None = None, only: int | None = None, **groups: int | None,
 ) -> Shown:
-    """The schedule of a collective, or `only` one round of it, both passes of one on the tape, a step of a stage, or
-    the passes of a pipeline; of several stages or schedules, with commas between their names, all.
+    """The schedule of a collective, or `only` one round of it, a step of a stage, or the passes of a pipeline; of
+    several stages or schedules, with commas between their names, all.
 
     `groups` has keys of [parallel] for a stage. Raises `UsageError` for what the subject does not have.
     """
-    def refuse(given: set[str], what: str) -> None:
-        if given:
-            raise UsageError(f"remove {joined(sorted(given)).replace('_', '-')}: {what} has none")
+    def refuse(keys: set[str], what: str) -> None:
+        if beyond := sorted(given & keys):
+            raise UsageError(f"remove {joined(beyond).replace('_', '-')}: {what} has none")
 
     [ranks] = numbers_of_ranks([ranks], MOST_SHOWN_RANKS)
-    given = {name for name, value in (groups | {
-        "root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}).items() if value is not None}
-    loader = Loader()
-    if isinstance(subject, str) and {*(schedules := subject.split(","))} <= {*SCHEDULES}:
+    of_collectives = {"root": root, "as": claims, "ranks_per_host": ranks_per_host, "round": only}
+    given = {name for name, value in (groups | of_collectives).items() if value is not None}
+    loader, names = Loader(), subject.split(",") if isinstance(subject, str) else [subject]
+    if {*map(str, names)} <= {*SCHEDULES}:
         refuse(given, "a schedule of a pipeline")
-        return shown_pipelines([(name, recorded_passes(name, ranks)) for name in schedules])
-    names = subject.split(",") if isinstance(subject, str) else [subject]
+        return shown_pipelines({name: recorded_passes(name, ranks) for name in map(str, names)})
     stages = [stage_in(name, loader) for name in names]
     if None in stages and len(names) > 1:
         raise UsageError(f"{names[stages.index(None)]!r} is no stage, and only stages, or schedules of pipelines, "
                          f"stand beside each other: {joined([*STAGES])}; {joined([*SCHEDULES])}")
     if stages != [None]:
-        refuse(given - {*groups}, "a stage")
+        refuse({*of_collectives}, "a stage")
         return shown_steps([recorded_stage(stage, ranks, **{key: groups[key] for key in given})
                             for stage in stages if stage is not None])
-    if (operation := on_tape(subject, loader)) is not None:
-        refuse(given, "a collective on the tape")
-        return shown_transpose(operation, ranks)
     assert not isinstance(subject, Stage)
-    refuse(given & {*groups}, "a collective")
+    refuse({*groups}, "a collective")
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
         raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
-    refuse(given & {"root"} if not collective.kind.rooted else set(), collective.name)
+    refuse(set() if collective.kind.rooted else {"root"}, collective.name)
     if not 0 <= (root or 0) < ranks:
         raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")
     schedule = scheduled(collective, ranks, root or 0)
@@ -182,7 +162,7 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
     Raises `UsageError` for keys that the stage or [parallel] refuses, and for exceptions in a user's stage, with the
     line.
 
-    >>> [event.words for event in recorded_stage("zero1", 2).events][:2]
+    >>> [event["words"] for event in recorded_stage("zero1", 2).events][:2]
     ['forward layers.0', 'forward layers.1']
     """
     if not isinstance(stage, Named) and (why := ignored_by_stage(stage, groups)):
@@ -195,14 +175,11 @@ def recorded_stage(stage: str | Named, ranks: int, **groups: Any) -> RecordedSte
                 step = several if several.fault else step
     except ScenarioError as error:
         raise UsageError(error.args[0].partition(": ")[2] or str(error)) from None
-    except NotImplementedError as error:
-        raise UsageError(f"{stage} is not written yet") from error
     except Exception as error:
         if not isinstance(stage, Named) or (isinstance(error, ZerosimError) and not isinstance(error, StillRunning)):
             raise
         file = os.path.abspath(stage.part.step.__code__.co_filename)
-        why_not = endless_loop(error, file)
-        raise UsageError(f"{stage}: {raised(error, file)}{f': {why_not}' if why_not else ''}") from error
+        raise UsageError(f"{stage}: {endless_loop(error, file) or raised(error, file)}") from error
     return step
 
 
@@ -214,12 +191,9 @@ def trained(stage: str | Named, ranks: int, groups: Mapping[str, Any], block: in
     row = run_locally(prepare(scenario, load_dataset(scenario), traced=range(STEPS, STEPS + 1)),
                       limit_seconds=LIMIT_SECONDS).trained[0]
     assert row.measured.trace is not None
-    each = f" of {block} micro-batches each" * (block > 1)
-    about = f"a step on {plural(ranks, 'rank')}{each}, {row.config.model.words}, {scenario.train.optimizer}"
-    kept_too_long = (f"rank {rank.rank} keeps {', '.join(more)}" for rank, due in row.memory
-                     if (more := overweight(rank, due)))
-    fault = row.first_divergence.words if row.first_divergence else (
-        row.measured.disagreement or next(kept_too_long, None))
+    blocks = f" of {block} micro-batches each" * (block > 1)
+    about = f"a step on {plural(ranks, 'rank')}{blocks}, {row.config.model.words}, {scenario.train.optimizer}"
+    fault = row.first_divergence.words if row.first_divergence else next(iter(row.failures), None)
     if fault and isinstance(stage, Named):
         fault = "\n".join([fault, *checked(str(stage), stage.part).complaints[:1]])
     titles = [str(stage) if isinstance(stage, Named) else STAGES[stage].title,
@@ -243,38 +217,37 @@ def recorded_passes(schedule: str, ranks: int) -> Passes:
         train=Train(steps=1, micro_batch=1, micro_batches=2 * ranks),
         parallel=Parallel(("ddp",), pipeline_ranks=ranks, schedule=schedule, model_chunks=chunks))
     row = run_locally(prepare(scenario, load_dataset(scenario)), limit_seconds=LIMIT_SECONDS).trained[0]
-    [passes] = row.measured.passes
-    return passes
+    return row.measured.passes[0]
 
 
-def shown_pipelines(pipelines: Sequence[tuple[str, Passes]]) -> Shown:
+def shown_pipelines(pipelines: Mapping[str, Passes]) -> Shown:
     """Recorded passes of pipelines that display themselves, a line for each rank; a page shows them at the same time.
 
     A row, one for each pass, has `schedule`, `rank`, `pass`, `micro_batch`, `chunk`.
     """
-    name, size = " · ".join(schedule for schedule, _ in pipelines), len(pipelines[0][1])
-    title = f"{name} on {plural(size, 'rank')}"
+    size = len(next(iter(pipelines.values())))
+    title = f"{' · '.join(pipelines)} on {plural(size, 'rank')}"
     about = f"{2 * size} micro-batches; every pass takes one unit of time, messages none"
     verdict = "; ".join(f"{schedule}: the ranks wait {bubble(passes)} of the time, and hold the activations of at most "
-                        f"{max(map(held, passes))} forward passes" for schedule, passes in pipelines)
+                        f"{max(map(held, passes))} forward passes" for schedule, passes in pipelines.items())
 
     def show(console: Console) -> None:
-        for schedule, passes in pipelines:
+        for schedule, passes in pipelines.items():
             show_words(console, Text.assemble((schedule, "bold"), f": {about}; (backward), [of weights]"))
             for line in pass_lines(passes):
                 console.print(line, markup=False, soft_wrap=True)
         show_words(console, verdict)
 
-    rows = [{"schedule": schedule, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
-            for schedule, passes in pipelines for rank, slots in enumerate(passes) for what, number, chunk in slots]
+    rows = [{"schedule": name, "rank": rank, "pass": what, "micro_batch": number, "chunk": chunk}
+            for name, passes in pipelines.items() for rank, slots in enumerate(passes) for what, number, chunk in slots]
     return Filmed(
         pipelines, True, verdict, f"<{title}: {verdict}>", show=show, rows_of=lambda document: list(document["passes"]),
         make_document=lambda: {"schema": "zerosim.pipelines/1", "ranks": size, "passes": rows},
-        make_film=lambda: Film(Head(title, verdict.split("; "), True, about), [
-            of_passes(schedule, passes) for schedule, passes in pipelines], PASSES))
+        head=Head(title, verdict.split("; "), True, about), legend=PASSES,
+        make_panels=lambda: [of_passes(schedule, passes) for schedule, passes in pipelines.items()])
 
 
-def events_of(trace: Trace) -> list[StepEvent]:
+def events_of(trace: Trace) -> list[Event]:
     """The events of a traced step, the last one after the end of all.
 
     Raises `UsageError` if ranks did different things.
@@ -284,12 +257,11 @@ def events_of(trace: Trace) -> list[StepEvent]:
     if any(of_rank != names[0] for of_rank in names):
         raise UsageError("ranks did different things in this step, so they have no common drawing; zerosim run "
                          "--report FILE.html draws each rank")
-    return [
-        StepEvent(what, unit, f"{what.replace('_', '-')} {unit}".strip(), [column[number][1] for column in columns])
-        for number, (what, unit) in enumerate(names[0])]
+    return [{"what": what, "unit": unit, "words": f"{what.replace('_', '-')} {unit}".strip(),
+             "ranks": [column[number][1] for column in columns]} for number, (what, unit) in enumerate(names[0])]
 
 
-def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
+def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """What the thread of a step does on one rank, one thing after the other: name and unit, and the rank's part."""
     thread = sorted((span for span in step.spans if span.channel == 1), key=lambda span: span.begin_ns)
     within = {span: [message for message in thread if message.lane == OUT
@@ -297,12 +269,12 @@ def acts(step: RankStep) -> Iterator[tuple[tuple[str, str], RankEvent]]:
               for span in thread if span.lane == COLLECTIVES}
     changes = [at for at, _ in step.memory]
 
-    def part(at_ns: int, messages: Sequence[Span] = ()) -> RankEvent:
-        sent: Counter[Any] = Counter()
+    def part(at_ns: int, messages: Sequence[Span] = ()) -> dict[str, Any]:
+        sent = Counter[str]()
         for message in messages:
-            sent[message.peer] += message.bytes
+            sent[str(message.peer)] += message.bytes
         _, held = step.memory[max(bisect_right(changes, at_ns) - 1, 0)]
-        return RankEvent(dict(sent), {kind: count for kind, count in held.items() if count})
+        return {"sent_bytes": dict(sent), "held_bytes": {kind: count for kind, count in held.items() if count}}
 
     for span in thread:
         if span.lane in (COMPUTATION, COLLECTIVES):
@@ -319,9 +291,12 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
     stages also `stage`.
     """
     first, several = steps[0], len(steps) > 1
+    faults = [f"{f'{step.title}: ' * several}{line}" for step in steps if step.fault
+              for line in step.verdict.split("\n")]
+    head = Head(" · ".join(step.title for step in steps), faults or [first.verdict], not faults,
+                "; ".join(dict.fromkeys(step.about for step in steps)))
     return Filmed(
-        steps if several else first, all(step.fault is None for step in steps),
-        "; ".join(dict.fromkeys(step.verdict for step in steps)),
+        steps if several else first, head.passed, "; ".join(dict.fromkeys(step.verdict for step in steps)),
         "\n".join(f"<{step.title}, {step.about}: {plural(len(step.events), 'event')}; {step.verdict}>"
                   for step in steps), show=lambda console: show_steps(console, steps),
         make_document=lambda: first.document() if not several else {
@@ -332,75 +307,39 @@ def shown_steps(steps: Sequence[RecordedStep]) -> Shown:
                 "sent_bytes": sum(part["sent_bytes"].values()), "held_bytes": sum(part["held_bytes"].values())}
             for of_stage in document.get("steps", [document]) for number, event in enumerate(of_stage["moments"], 1)
             for rank, part in enumerate(event["ranks"])],
-        make_film=lambda: film_of_steps(steps))
+        head=head, legend=LEGEND, make_panels=lambda: [*map(panel_of, steps)])
 
 
-def film_of_steps(steps: Sequence[RecordedStep]) -> Film:
-    """The film of a step, or of several stages at the same computation; `UsageError` as of `film_of`."""
-    films = [film_of(step) for step in steps]
-    about = "; ".join([*dict.fromkeys(step.about for step in steps), *(
-        f"the cells of {step.title} are not those of its training: {difference}"
-        for step, (_, difference) in zip(steps, films, strict=True) if difference)])
-    faults = [f"{f'{step.title}: ' * (len(steps) > 1)}{line}" for step in steps if step.fault
-              for line in step.verdict.split("\n")]
-    head = Head(" · ".join(step.title for step in steps), faults or [steps[0].verdict], not faults, about)
-    return Film(head, [panel for panel, _ in films], LEGEND)
-
-
-def film_of(step: RecordedStep) -> tuple[Panel, str | None]:
-    """The film of a step, and the first difference between its run on symbols and the training, or None.
-
-    Raises `UsageError` for too many ranks, and for code that does not run on symbols.
-    """
-    if step.config.ranks > MOST_DRAWN:
-        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {step.config.ranks}; the terminal has them all")
+def panel_of(step: RecordedStep) -> Panel:
+    """The film of a step; raises `UsageError` for too many ranks, and for code that does not run on symbols."""
+    if (ranks := step.config.directions.data) > MOST_DRAWN:
+        raise UsageError(f"at most {MOST_DRAWN} ranks are drawn, not {ranks}; the terminal has them all")
     try:
         contents = contents_of(step.config, LIMIT_SECONDS, tolerant=step.fault is not None)
     except Exception as error:    # of a user's code
         raise UsageError(f"{step.title} is not drawn, only printed: {type(error).__name__}: {error}") from error
-    beside = [[part.held_bytes for part in event.ranks] for event in step.events]
-    return of_step(step.title, contents, beside), first_difference(contents, step.events)
-
-
-def first_difference(contents: Contents, events: Sequence[StepEvent]) -> str | None:
-    """The first event of a training in which a rank sends or holds other bytes than the same code on symbols."""
-    sent, ends = Counter[tuple[int, int]](), [moment for moment in contents.moments[1:] if moment.ends]
-    names = [[(event.what, event.unit) for event in run] for run in (events, ends)]
-    if names[0] != names[1]:
-        return f"the events of its training are {names[0]}, those of its run on symbols {names[1]}"
-    trained = iter(events)
-    for moment in contents.moments[1:]:
-        for message in moment.messages:
-            sent[message.source, message.to] += contents.sent_bytes(message)
-        for rank, part in enumerate(next(trained).ranks if moment.ends else ()):
-            to = {peer: sent.pop((rank, peer)) for peer in range(contents.size) if (rank, peer) in sent}
-            held, due = ({kind: count for kind, count in held_bytes.items() if kind in MODEL_STATES and count}
-                         for held_bytes in (moment.ranks[rank].held_bytes, part.held_bytes))
-            if (held, to) != (due, part.sent_bytes):
-                return (f"{moment.what} {moment.unit}: rank {rank} of its training holds {due} and sends "
-                        f"{part.sent_bytes} bytes to each rank, its symbols stand for {held} and {to}")
-    return None
+    return of_step(step.title, contents, [[part["held_bytes"] for part in event["ranks"]] for event in step.events])
 
 
 def show_steps(console: Console, steps: Sequence[RecordedStep]) -> None:
     """Show a line for each event, with a column for each rank: a bar of its model states, and the sum in kB."""
-    def cell(part: RankEvent) -> Text:
-        drawn = bar({kind: part.held_bytes.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
+    def cell(held: Mapping[str, int]) -> Text:
+        drawn = bar({kind: held.get(kind, 0) for kind in MODEL_STATES}, most, ROOM)
         drawn.pad_right(ROOM - len(drawn))
-        return drawn.append(f" {sum(part.held_bytes.values()) / 1e3:>{FIGURE}.1f}")
+        return drawn.append(f" {sum(held.values()) / 1e3:>{FIGURE}.1f}")
 
     states = "  ".join(f"{SHADES[kind][0]} {KIND_WORDS[kind]}" for kind in MODEL_STATES)
     for step in steps:
         show_words(console, Text.assemble((step.title, "bold"), f": {step.about}"))
         show_words(console, f"Memory of a rank when an event ends, kB: {states}, and the sum of all kinds. Sends: the "
                             "most kB that a rank sends.", style="dim")
-        most = max(sum(part.held_bytes.values()) for event in step.events for part in event.ranks)
-        names = [f"{number:>3} {event.words}" for number, event in enumerate(step.events, 1)]
-        sent = [max(sum(part.sent_bytes.values()) for part in event.ranks) for event in step.events]
+        most = max(sum(part["held_bytes"].values()) for event in step.events for part in event["ranks"])
+        names = [f"{number:>3} {event['words']}" for number, event in enumerate(step.events, 1)]
+        sent = [max(sum(part["sent_bytes"].values()) for part in event["ranks"]) for event in step.events]
         sends = Column("sends", [f"{count / 1e3:.1f}" if count else "" for count in sent])
-        ranks = [Column(f"rank {rank}", [*map(cell, parts)], to_the_left=True)
-                 for rank, parts in enumerate(zip(*(event.ranks for event in step.events), strict=True))]
-        for first in range(0, len(ranks), BESIDE):
-            show_grid(console, names, [sends, *ranks[first : first + BESIDE]])
+        ranks = [Column(f"rank {rank}", [cell(event["ranks"][rank]["held_bytes"]) for event in step.events],
+                        to_the_left=True) for rank in range(step.config.directions.data)]
+        for first in range(0, len(ranks), ABREAST):
+            show_grid(console, names, [sends, *ranks[first : first + ABREAST]])
         console.print(Text(step.verdict, style="bold red" if step.fault else "bold green"),
                       soft_wrap=not console.is_terminal)

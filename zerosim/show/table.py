@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from zerosim.core.allocation import MODEL_STATES
-from zerosim.core.words import by_key, grouped, in_unit, joined_names, percentage, plural, short, short_digest, spread
+from zerosim.core.words import by_key, grouped, in_unit, joined_names, plural, short, short_digest, spread
 from zerosim.show.columns import KIND_WORDS, TERMINAL, VERBOSE, WRONG, bits, facts, legend, notes, shown_in
-from zerosim.show.document import RunDocument, StepDocument, TraceDocument, unit_of
+from zerosim.show.document import OtherRanksDocument, RunDocument, StepDocument, TraceDocument, unit_of
 from zerosim.show.grid import Column, bar, fits, show_grid, show_words
 from zerosim.stages import STAGES
 
@@ -72,8 +72,11 @@ def show_run(console: Console, run: RunDocument, *, verbose: bool = False, times
         show_words(console, where)
         for words in orders_of_rows:
             show_words(console, words, key="    ")
-    if run.on_other_ranks:
-        show_other_ranks(console, run)
+    own = [OtherRanksDocument(run.ranks, row.name, row.weights_sha256) for row in run.rows if run.on_other_ranks]
+    for ranks, on in sorted(by_key((row.ranks, row) for row in [*own, *run.on_other_ranks]).items()):
+        digests = [short_digest(row.weights_sha256) for row in on]
+        words = grouped([row.name for row in on], digests) if len({*digests}) > 1 else digests[0]
+        show_words(console, f"SHA-256 of the weights on {plural(ranks, 'rank')}: {words}")
     show_conclusion(console, run)
 
 
@@ -90,14 +93,13 @@ def columns(run: RunDocument, room: int) -> list[Column]:
     for figure in shown_in(TERMINAL, run.rows) if run.steps else ():
         cells = [Text(cell, style="bold red" if cell.startswith(WRONG) else "")
                  for cell in figure.cells(run.rows, unit_of(run.rows))]
-        beside = figure.bar is not None and room > 0
-        if figure.bar is not None and beside:
+        if figure.bar is not None and room:
             parts, width = [*map(figure.bar, run.rows)], max(map(len, cells))
             whole = max(sum(bar_parts.values()) for bar_parts in parts)
             for cell, bar_parts in zip(cells, parts, strict=True):
                 cell.pad_left(width - len(cell))
                 cell.append(" ").append_text(bar(bar_parts, whole, room))
-        shown.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=beside))
+        shown.append(Column(figure.title(unit_of(run.rows)), [*cells, *blank], to_the_left=bool(figure.bar and room)))
     return shown
 
 
@@ -144,7 +146,7 @@ def step_times(traces: Sequence[TraceDocument]) -> list[Column]:
     copies = any(step.moving_ns or step.waiting_for_memory_ns for trace in traces for step in trace.steps)
     return [*(Column(f"{heading}\nms", [short(fmean(map(time, trace.steps)) / 1e6) for trace in traces])
               for heading, time in TIMES.items() if copies or heading not in ("offload", "exposed")),
-            Column("hidden\nof it", [percentage(trace.hidden) for trace in traces])]
+            Column("hidden\nof it", ["–" if trace.hidden is None else f"{trace.hidden:.0%}" for trace in traces])]
 
 
 def show_details(console: Console, run: RunDocument) -> None:
@@ -162,16 +164,6 @@ def show_details(console: Console, run: RunDocument) -> None:
         show_grid(console, [row.name for row in rows], columns)
         words = "A reduce-scatter and an all-gather of all weights are P (N−1)/N each."
         show_words(console, f"{words} {run.about_times * (not run.takes_turns)}".rstrip(), style="dim")
-    fragmented = {row.name: row.fragmentation for row in run.rows if row.fragmentation}
-    if fragmented:
-        show_subheading(console, "Addresses that rank 0's memory takes in the last step beyond the peak of its bytes")
-        unit = unit_of(run.rows)
-        show_grid(console, [*fragmented], [
-            Column(f"{allocator.replace('_laid', ', laid').replace('_', ' ')}\n{unit.name}", [
-                in_unit(fragments.beyond_peak_bytes[allocator], unit) for fragments in fragmented.values()])
-            for allocator in next(iter(fragmented.values())).beyond_peak_bytes])
-        show_words(console, "Laid out: kept gradients and saved activations have fixed places in one block, allocated "
-                            "in advance.", style="dim")
     show_subheading(console, "SHA-256")
     for what in ("weights", "optimizer"):
         names = by_key((getattr(row, f"{what}_sha256"), row.name) for row in run.rows)
@@ -187,18 +179,6 @@ def show_subheading(console: Console, words: str) -> None:
     show_words(console, words, style="bold")
 
 
-def show_other_ranks(console: Console, run: RunDocument) -> None:
-    """Show the digest of the weights on every number of ranks; if rows differ, with their names."""
-    rows = [(run.ranks, row.name, row.weights_sha256) for row in run.rows]
-    rows += [(row.ranks, row.name, row.weights_sha256) for row in run.on_other_ranks]
-    console.print("SHA-256 of the weights", style="bold")
-    for ranks in sorted({ranks for ranks, _, _ in rows}):
-        by_digest = by_key((digest, name) for on, name, digest in rows if on == ranks)
-        for digest, names in by_digest.items():
-            whose = f"  {joined_names(names)}" * (len(by_digest) > 1)
-            show_words(console, f"{short_digest(digest)}{whose}", key=f"{plural(ranks, 'rank'):>8}  ")
-
-
 def show_conclusion(console: Console, run: RunDocument) -> None:
     """Print PASSED or FAILED as the last line; it may wrap on a terminal. Failures that need more than a line stand
     above."""
@@ -206,13 +186,11 @@ def show_conclusion(console: Console, run: RunDocument) -> None:
     unused = [STAGES[stage].title for stage in run.scenario["check"]["does_not_fit"] if stage not in stages]
     if unused:
         show_words(console, f"Not checked: {joined_names(unused)} must not fit, but no row here uses it")
-    verdict = run.verdict
-    if not run.passed:
-        failures = [f"{failure['name']}: {failure['what']}" for failure in run.failures]
-        verdict = f"FAILED: {'; '.join(failures)}"
-        if len(verdict) > console.width:
-            verdict = run.verdict
-            for words in failures:
-                show_words(console, words, style="red")
+    failures = [f"{failure['name']}: {failure['what']}" for failure in run.failures]
+    verdict = f"FAILED: {'; '.join(failures)}" if failures else run.verdict
+    if failures and len(verdict) > console.width:
+        verdict = run.verdict
+        for words in failures:
+            show_words(console, words, style="red")
     console.print(verdict, style=f"bold {'green' if run.passed else 'red'}", markup=False,
                   soft_wrap=not console.is_terminal)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zerosim.autograd.tape import Accumulate, Total, left_to_right
-from zerosim.collectives import direct, exact, rabenseifner, ring, two_level
+from zerosim.collectives import direct, exact, rabenseifner, ring, tree, two_level
 from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator
 from zerosim.core.sharding import split
@@ -33,7 +33,7 @@ class Addition:
 
     `reduce_scatter` also takes the rounding of a buffer for the wire, and returns a full buffer in which this rank's
     chunk is the sum. `whole` extracts the full buffer from a total. `collective` is None for sums of integers, which
-    have no order. `all_gather` is the corresponding all-gather.
+    have no order. `all_gather` is the corresponding all-gather, and `broadcast` sends one rank's chunk to all.
     """
 
     accumulate: Accumulate
@@ -41,6 +41,7 @@ class Addition:
     whole: Callable[[Total], Array]
     collective: ReduceScatter | None
     all_gather: Callable[..., None] = ring.all_gather
+    broadcast: Callable[..., None] = tree.broadcast
     on_hosts: "Callable[[int], Addition] | None" = None
     """The addition for a number of ranks per host, if it depends on that."""
 

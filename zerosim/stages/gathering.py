@@ -16,8 +16,7 @@ An optimizer of whole matrices needs the differences of a whole unit: the ranks 
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,21 +24,19 @@ import numpy as np
 from zerosim.collectives.narrow import WireFormat
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
-from zerosim.core.sharding import Mesh, owned, split
+from zerosim.core.sharding import owned, split
 from zerosim.models.units import Model, Unit
-from zerosim.stages.replica import Publishing, Replica
+from zerosim.stages.replica import Fill, Gathering, Publishing, Replica
 from zerosim.stages.second_channel import Pending, SecondChannel
-
-Fill = Callable[[Replica, Unit, list[Array], Communicator], Array]
-"""`fill(replica, unit, empty, comm)` returns the buffer in `empty` with all weights of a unit; the list is emptied, so
-only the caller holds it."""
+from zerosim.stages.storage import Placement
 
 
 def filled(replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
     """A `Fill` that all-gathers the shards of all ranks. A shard in a different dtype is cast before it is sent."""
     full, storage = empty.pop(), replica.storage
     shard = replica.state.weights[unit]
-    storage.fill(unit.name, replica.own(full), shard, "parameters", storage.tier("parameters"), "device")
+    here = storage.placement.tier("parameters")
+    storage.fill(unit.name, replica.own(full), shard, "parameters", here, "device")
     within = replica.mesh.within(comm)
     replica.collectives.all_gather(unit.name, within, split(full, within.size))
     return full
@@ -74,20 +71,25 @@ class SecondCopy:
     2023).
     """
 
-    def __init__(self, ranks: int, fill: Fill) -> None:
-        self._ranks = ranks
+    def __init__(self, fill: Fill) -> None:
         self._first = fill
         self._copies: dict[Unit, Array] = {}
+        """This rank's part of the second copies, which the first gathering allocates for all units."""
         self._uses = Counter[Unit]()
         """The remaining uses of each unit in this micro-batch, for which its second copy is valid."""
 
     def __call__(self, replica: Replica, unit: Unit, empty: list[Array], comm: Communicator) -> Array:
-        mesh = replace(replica.mesh, group=self._ranks)
+        mesh = replica.state.placement.secondary
+        assert mesh is not None
         if not self._uses[unit]:
             full = self._first(replica, unit, empty, comm)
             self._uses[unit] = later_uses(replica.model, unit)
+            for reread in replica.units if self._uses[unit] and not self._copies else ():
+                if later_uses(replica.model, reread):
+                    length, dtype = owned(reread.count, mesh).length, replica.arithmetic.compute
+                    self._copies[reread] = replica.allocate(length, dtype, kind="parameters", owner=reread.name)
             if self._uses[unit]:
-                self._copy(replica, unit, mesh)[:] = split(full, mesh.group)[mesh.place]
+                self._copies[unit][:] = split(full, mesh.group)[mesh.place]
             return full
         self._uses[unit] -= 1
         full = empty.pop()
@@ -96,37 +98,13 @@ class SecondCopy:
         replica.collectives.all_gather(unit.name, within, split(full, within.size))
         return full
 
-    def _copy(self, replica: Replica, unit: Unit, mesh: Mesh) -> Array:
-        """This rank's part of a unit's second copy; the first call allocates the copies of all units."""
-        for reread in replica.units if not self._copies else ():
-            if later_uses(replica.model, reread):
-                length, dtype = owned(reread.count, mesh).length, replica.param_dtype
-                self._copies[reread] = replica.allocate(length, dtype, kind="parameters", owner=reread.name)
-        return self._copies[unit]
-
 
 def later_uses(model: Model, unit: Unit) -> int:
     """The number of uses of a unit's weights in a micro-batch after the first."""
     return model.forward_units.count(unit) + model.backward_units.count(unit) - 1
 
 
-class WhenUsed:
-    """Gathers for each use; the weights are freed with the caller's reference."""
-
-    def __init__(self, fill: Fill) -> None:
-        self._fill = fill
-
-    def gather(self, replica: Replica, unit: Unit) -> Array:
-        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
-
-    def prefetch(self, replica: Replica, unit: Unit | None) -> None:
-        """Nothing to do: weights are gathered at their use."""
-
-    def reshard(self, replica: Replica, unit: Unit, full: Array) -> None:
-        """Nothing to do: the gathering holds no reference."""
-
-
-class KeptUntilBackward(WhenUsed):
+class KeptUntilBackward(Gathering):
     """Gathers in forward and keeps the weights until backward: PyTorch's `reshard_after_forward=False`."""
 
     def __init__(self, fill: Fill) -> None:
@@ -141,7 +119,7 @@ class KeptUntilBackward(WhenUsed):
             self._kept[unit] = full
 
 
-class Prefetched(WhenUsed):
+class Prefetched(Gathering):
     """Gathers while the caller computes with the previous unit; two full units are then in memory."""
 
     def __init__(self, second_channel: SecondChannel, fill: Fill) -> None:
@@ -160,17 +138,7 @@ class Prefetched(WhenUsed):
                 partial(self._fill, replica, unit, [replica.full(unit, "parameters")]))
 
 
-class GatheredWeights:
-    """All-gathers weights."""
-
-    def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        replica.optimizer_step(unit, weights)
-
-    def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
-        replica.all_gather(unit, full)
-
-
-class Broadcasts(GatheredWeights):
+class Broadcasts(Publishing):
     """Broadcasts each chunk of the weights from its owner."""
 
     def publish(self, replica: Replica, unit: Unit, full: Array) -> None:
@@ -179,7 +147,7 @@ class Broadcasts(GatheredWeights):
             replica.collectives.broadcast(unit.name, within, chunk, root)
 
 
-class Updates:
+class Updates(Publishing):
     """All-gathers updates and applies all of them on every rank."""
 
     def __init__(self) -> None:
@@ -197,13 +165,13 @@ class Updates:
         replica.rule.apply(unit, 0, full, updates, step=replica.state.step)
 
 
-class OfMatrices(GatheredWeights):
+class OfMatrices(Publishing):
     """All-gathers the differences of a unit, rewrites those of its matrices, and applies this rank's part."""
 
     def update(self, replica: Replica, unit: Unit, weights: Array) -> None:
-        layouts, whole = replica.state.layouts, replica.full(unit, "buffers")
-        layout = layouts.of(unit, "optimizer")
-        own_weights = layouts.full(unit).part(whole, layout)
+        placement, whole = replica.state.placement, replica.full(unit, "buffers")
+        layout = placement.of(unit, "optimizer")
+        own_weights = placement.full(unit).part(whole, layout)
         replica.optimizer_step(unit, weights, out=own_weights)
         if layout.length < len(whole):
             replica.all_gather(unit, whole)
@@ -211,4 +179,17 @@ class OfMatrices(GatheredWeights):
         replica.rule.apply(unit, layout.start, weights, own_weights, step=replica.state.step)
 
 
-PUBLISHING: dict[str, type[Publishing]] = {"weights": GatheredWeights, "updates": Updates, "broadcasts": Broadcasts}
+PUBLISHING: dict[str, type[Publishing]] = {"weights": Publishing, "updates": Updates, "broadcasts": Broadcasts}
+
+
+def gathering(
+    placement: Placement, second_channel: SecondChannel | None, wire: WireFormat | None, *, reshards: bool
+) -> Gathering:
+    """Stage III's gathering of weights, ahead of their use if on a second channel; `wire` quantises them, and unless
+    one `reshards` after forward, they stay until backward."""
+    fill: Fill = filled if wire is None else Quantized(wire)
+    if placement.secondary:
+        fill = SecondCopy(fill)
+    if second_channel is not None:
+        return Prefetched(second_channel, fill)
+    return Gathering(fill) if reshards else KeptUntilBackward(fill)

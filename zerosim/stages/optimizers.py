@@ -14,7 +14,7 @@ Hutter, "Decoupled weight decay regularization" (2019).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -72,24 +72,15 @@ class Optimizer(Declared):
     """The formula's own hyperparameters, which [train] may set, with their defaults."""
 
     def update(
-        self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, hyperparameters: Hyperparameters
+        self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters,
+        out: Array | None = None, *, applies: bool = True,
     ) -> None:
-        """Update `weights` and `state` in place, in the dtype of the weights.
+        """Update `weights` and `state` in place, in the dtype of the weights; differences are written to `out` too and,
+        unless it `applies` them, subtracted nowhere.
 
         All arrays are flat and of equal length, and no two overlap. `state` has one for each of `slots`, all zero
         before the first step, which is step 1. `gradient` is only read, and may have fewer bits.
         """
-        for piece, difference in self.differences(weights, gradient, state, step, hyperparameters):
-            apply(weights[piece], difference, self.decay(hyperparameters))
-
-    def decay(self, hyperparameters: Hyperparameters) -> float:
-        """The factor of the weights before the subtraction."""
-        return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
-
-    def differences(
-        self, weights: Array, gradient: Array, state: Mapping[str, Array], step: int, h: Hyperparameters
-    ) -> Iterator[tuple[slice, Array]]:
-        """Yield the differences for `apply`, piece by piece; each is valid until the next."""
         arrays = [weights, *(state[slot] for slot in self.slots)]
         if {len(array) for array in (*arrays, gradient)} != {len(weights)}:
             lengths = ", ".join(str(len(array)) for array in (*arrays[1:], gradient))
@@ -107,7 +98,14 @@ class Optimizer(Declared):
             if h.weight_decay and not self.decoupled:
                 g += np.multiply(w, h.weight_decay, out=a)
             self.formula(g, *slots, t=step, h=h, a=a, b=b, **h.own)
-            yield piece, a
+            if applies:
+                apply(w, a, self.decay(h))
+            if out is not None:
+                out[piece] = a
+
+    def decay(self, hyperparameters: Hyperparameters) -> float:
+        """The factor of the weights before the subtraction."""
+        return 1.0 - hyperparameters.learning_rate * hyperparameters.weight_decay if self.decoupled else 1.0
 
 
 def apply(weights: Array, difference: Array, decay: float) -> None:

@@ -33,16 +33,14 @@ from zerosim.stages.schedules import RankSchedule, Slot
 
 
 class Neighbours(Protocol):
-    """The ranks of a pipeline; the last is before the first."""
+    """The ranks of a pipeline; the last is before the first. An `activation` is sent to the next, a `gradient` back."""
 
     @property
     def size(self) -> int: ...
     @property
     def place(self) -> int: ...
-    def send_activation(self, array: Array, /) -> None: ...
-    def recv_activation(self, into: Array, /) -> None: ...
-    def send_gradient(self, array: Array, /) -> None: ...
-    def recv_gradient(self, into: Array, /) -> None: ...
+    def send(self, what: str, array: Array, /) -> None: ...
+    def recv(self, what: str, into: Array, /) -> None: ...
     def add_over_ends(self, array: Array, /) -> None: ...
 
 
@@ -136,10 +134,9 @@ class Pipeline:
             return part.inputs
         if what == "W" or (what == "B" and here.last):
             return []
-        expected, receive = (here.given, self.neighbours.recv_activation) if what == "F" else (
-            here.output, self.neighbours.recv_gradient)
+        expected, name = (here.given, "activation") if what == "F" else (here.output, "gradient")
         arrived = self.replica.allocate(expected.shape, expected.dtype, kind="activations", owner="pipeline")
-        receive(arrived)
+        self.neighbours.recv(name, arrived)
         return [arrived]
 
     def compute(self, what: str, part: Batch, chunk: int, given: list[Array]) -> list[Array]:
@@ -190,16 +187,16 @@ class Pipeline:
         if what == "F" and here.last:
             self._outputs[part.first] = result
         elif what == "F":
-            self.neighbours.send_activation(result[0])
+            self.neighbours.send("activation", result[0])
         elif what == "B" and not here.first:
-            self.neighbours.send_gradient(result[0])
+            self.neighbours.send("gradient", result[0])
         if what != "F":
             self._reduce()
             self.replica.wait_for_reduction()
 
     def _reduce(self) -> None:
         """Reduce the gradients of the units whose backward has ended, as the stage of the data direction does."""
-        replica, sharded = self.replica, self.replica.state.layouts.sharded
+        replica, sharded = self.replica, self.replica.state.placement.sharded
         while self._unreduced:
             unit, gradient = self._unreduced.pop(0)
             if not sharded:
@@ -220,7 +217,7 @@ class Pipeline:
                 self.neighbours.add_over_ends(gradient)
         self.replica.unscale_and_clip()
         for unit, weights in self.replica.state.weights.items():
-            if "optimizer" in self.replica.state.layouts.sharded:
+            if "optimizer" in self.replica.state.placement.sharded:
                 self.replica.update(unit, self.replica.own(weights))
                 self.replica.publish(unit, weights)
             else:

@@ -15,7 +15,6 @@ which. A frozen unit has weights only: the verbs for gradients and updates skip 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +25,17 @@ from zerosim.core.comm import Communicator, Payload
 from zerosim.core.errors import CollectiveError
 from zerosim.core.sharding import Layout, Mesh, split
 from zerosim.models.units import Model, Unit
+from zerosim.stages.arithmetic import Arithmetic
 from zerosim.stages.second_channel import Pending, SecondChannel
-from zerosim.stages.storage import Storage, TrainingState
+from zerosim.stages.storage import GRADIENTS, WEIGHTS, Storage, TrainingState
 from zerosim.stages.update import MASTER, UpdateRule
 
 Reduced = Array | Pending | None
 """The full buffer of a gradient, a pending one, or None for a frozen unit."""
+
+Fill = Callable[["Replica", Unit, list[Array], Communicator], Array]
+"""`fill(replica, unit, empty, comm)` returns the buffer in `empty` with all weights of a unit; the list is emptied, so
+only the caller holds it."""
 
 Initial = Callable[[Unit], Array]
 """A unit's float32 weights before the first step, unpadded."""
@@ -69,36 +73,31 @@ class Collectives:
     broadcast: Callable[[str, Communicator, Payload, int], None]
 
 
-@dataclass(frozen=True)
-class GradientReduction:
-    """The scenario's choices for adding gradients."""
+class Publishing:
+    """The way of updated weights to the ranks that do not own them: an all-gather of weights, or that of a subclass."""
 
-    wire: npt.DTypeLike = np.float32
-    """The dtype in which gradients are sent and added over ranks."""
-    accumulates_in_float32: bool = False
-    to_all: bool = False
-    """Whether all ranks get the sum of all gradients, as after an all-reduce."""
+    def update(self, replica: "Replica", unit: Unit, weights: Array) -> None:
+        replica.optimizer_step(unit, weights)
 
-
-class Norms(Protocol):
-    """The square sums for the norm of the gradients, in the same order on every rank."""
-
-    def of_gradients(self, replica: "Replica") -> Iterable[float]: ...
+    def publish(self, replica: "Replica", unit: Unit, full: Array) -> None:
+        replica.all_gather(unit, full)
 
 
-class Publishing(Protocol):
-    """The way of updated weights to the ranks that do not own them."""
+class Gathering:
+    """The time at which a stage gathers the full weights of a unit, and at which it frees them: at each use, and with
+    the caller's reference, or as a subclass says. `fill` gathers them."""
 
-    def update(self, replica: "Replica", unit: Unit, weights: Array) -> None: ...
-    def publish(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
+    def __init__(self, fill: Fill) -> None:
+        self._fill = fill
 
+    def gather(self, replica: "Replica", unit: Unit) -> Array:
+        return self._fill(replica, unit, [replica.full(unit, "parameters")], replica.comm)
 
-class Gathering(Protocol):
-    """The time at which a stage gathers the full weights of a unit, and at which it frees them."""
+    def prefetch(self, replica: "Replica", unit: Unit | None) -> None:
+        """Nothing to do: weights are gathered at their use."""
 
-    def gather(self, replica: "Replica", unit: Unit) -> Array: ...
-    def prefetch(self, replica: "Replica", unit: Unit | None) -> None: ...
-    def reshard(self, replica: "Replica", unit: Unit, full: Array) -> None: ...
+    def reshard(self, replica: "Replica", unit: Unit, full: Array) -> None:
+        """Nothing to do: the gathering holds no reference."""
 
 
 def with_next(units: Sequence[Unit], *, then: Sequence[Unit] = ()) -> Iterator[tuple[Unit, Unit | None]]:
@@ -120,20 +119,21 @@ class Replica:
     model: Model
     tape: Tape
     rule: UpdateRule
-    reduction: GradientReduction
+    arithmetic: Arithmetic
     accumulation: str
     """`boundary`, `micro_batch` or `layered`: micro-batches run forward and backward one after another, and ranks add
     their gradients after the last one (PyTorch's `no_sync` around all others, DeepSpeed's gradient accumulation
     boundary) or after each; or all run through a unit before the next unit."""
-    norms: Norms
+    norms: "Callable[[Replica], Iterable[float]]"
+    """The square sums for the norm of the gradients, in the same order on every rank."""
     collectives: Collectives
     publishing: Publishing
     gathering: Gathering
     allocate: Allocator
     storage: Storage
     state: TrainingState
-    param_dtype: npt.DTypeLike = np.float32
-    """The dtype of gathered weights, in which units compute."""
+    reduces_to_all: bool = False
+    """Whether all ranks get the sum of all gradients, as after an all-reduce."""
     overlap: SecondChannel | None = None
     """The channel on which gradients are reduced during the next unit's backward; None without overlap."""
     unreduced: dict[Unit, Total] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Replica:
     @property
     def mesh(self) -> Mesh:
         """The mesh of this rank."""
-        return self.state.layouts.mesh
+        return self.state.placement.mesh
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -179,39 +179,36 @@ class Replica:
 
         The optimizer's slots begin with zeros, and its master copy with the initial weights.
         """
-        layouts, allocate = self.state.layouts, self.storage.allocator("optimizer")
         for unit in self.units:
-            weights = self.full(unit, "parameters", self.rule.precision.weights)
-            weights[: unit.count] = initial(unit)
-            weights[unit.count :] = 0
-            if "parameters" in layouts.sharded:
-                weights = self.shard(unit, weights, "parameters")
-            self.state.weights[unit] = weights
-            del weights
-            if unit.frozen:
-                continue
-            layout, slots = layouts.of(unit, "optimizer"), self.state.optimizer.setdefault(unit, {})
-            for slot in self.rule.slots:
-                state = allocate(layout.length, self.rule.precision.state, kind="optimizer", owner=unit.name)
-                state[:] = 0
-                if slot == MASTER:
-                    own_values = initial(unit)[layout.start : layout.start + layout.length]
-                    state[: len(own_values)] = own_values
-                slots[slot] = state
+            flat = initial(unit)
+            self.load(unit, WEIGHTS, flat)
+            for slot in () if unit.frozen else self.rule.slots:
+                self.load(unit, slot, flat if slot == MASTER else flat[:0])
+
+    def load(self, unit: Unit, what: str, flat: Array) -> None:
+        """Keep this rank's part of the weights of a unit, then of each slot of the optimizer; 0 where `flat` ends."""
+        kind: Kind = "parameters" if what == WEIGHTS else "optimizer"
+        layout, precision = self.state.placement.of(unit, kind), self.rule.precision
+        dtype = precision.weights if what == WEIGHTS else precision.state
+        own = flat[layout.start : layout.start + layout.length]
+        kept = self.storage.allocator(kind)(layout.length, dtype, kind=kind, owner=unit.name)
+        kept[: len(own)], kept[len(own) :] = own, 0
+        if what != WEIGHTS:
+            self.state.optimizer[unit][what] = kept
+            return
+        self.state.weights[unit] = kept
+        if not unit.frozen:
+            self.state.optimizer[unit] = {}
 
     def full(self, unit: Unit, kind: Kind, dtype: npt.DTypeLike | None = None) -> Array:
-        """An uninitialised full buffer, by default in `param_dtype`."""
-        length = self.state.layouts.full(unit).length
-        return self.allocate(length, dtype or self.param_dtype, kind=kind, owner=unit.name)
+        """An uninitialised full buffer, by default of gathered weights."""
+        length = self.state.placement.full(unit).length
+        return self.allocate(length, dtype or self.arithmetic.compute, kind=kind, owner=unit.name)
 
     def own(self, full: Array) -> Array:
         """This rank's chunk of a full buffer, as a view."""
         own: Array = split(full, self.mesh.group)[self.mesh.place]
         return own
-
-    def shard(self, unit: Unit, full: Array, kind: Kind) -> Array:
-        """A copy of this rank's chunk of a full buffer, in the memory of its kind."""
-        return self.storage.keep(unit.name, self.own(full), kind)
 
     def zero_grad(self, batch: Batch) -> None:
         """Begin a step: free the gradients of the last one. Raises `CollectiveError` within the loop over `parts`."""
@@ -254,7 +251,7 @@ class Replica:
 
     def gather(self, unit: Unit) -> Array:
         """The full weights of a unit, which stay allocated as long as the caller refers to them."""
-        if "parameters" not in self.state.layouts.sharded:
+        if "parameters" not in self.state.placement.sharded:
             raise CollectiveError(
                 f"gather fills the full weights of {unit.name} from shards, but this stage keeps them in full: use "
                 f"replica.state.weights[unit]"
@@ -289,7 +286,7 @@ class Replica:
     def reduce(self, unit: Unit, gradient: Total) -> Reduced:
         """Reduce-scatter, or all-reduce if the scenario says so; then the whole buffer is the sum."""
         full = self.reduce_scatter(unit, gradient)
-        return self.all_gather(unit, full) if self.reduction.to_all else full
+        return self.all_gather(unit, full) if self.reduces_to_all else full
 
     def all_gather(self, unit: Unit, full: Reduced) -> Reduced:
         """Fill a full buffer of a unit from the chunks that the ranks own."""
@@ -316,7 +313,7 @@ class Replica:
             self.reducing.append((self.keep, unit, full))
         elif full is not None:
             self._expect_full("keep", unit, full)
-            self._keep(unit, full, self.state.layouts.full(unit))
+            self._keep(unit, full, self.state.placement.full(unit))
 
     def keep_shard(self, unit: Unit, full: Reduced) -> None:
         """Keep this rank's chunk of a unit's gradient, added to that of earlier parts of the batch."""
@@ -324,12 +321,13 @@ class Replica:
             self.reducing.append((self.keep_shard, unit, full))
         elif full is not None:
             self._expect_full("keep_shard", unit, full)
-            self._keep(unit, self.shard(unit, full, "gradients"), self.state.layouts.shard(unit))
+            shard = self.storage.keep(unit.name, self.own(full), "gradients")
+            self._keep(unit, shard, self.state.placement.shard(unit))
 
     def _keep(self, unit: Unit, gradient: Array, layout: Layout) -> None:
         self.state.gradient_layouts[unit] = layout
         allocate = self.storage.allocator("gradients")
-        if self.reduction.accumulates_in_float32:
+        if self.arithmetic.accumulates_in_float32:
             wide = self._copied(unit.name, gradient, np.float32, "gradients", allocate)
             self._accumulate(self.state.accumulated, unit, wide)
         narrow = self.rule.precision.weights
@@ -339,18 +337,18 @@ class Replica:
 
     def unscale_and_clip(self) -> None:
         """Agree on the factor of all gradients, or to skip this update, from the norm if it is needed."""
-        sums = self.norms.of_gradients(self) if self.state.scaling.needs_norm else ()
+        sums = self.norms(self) if self.state.scaling.needs_norm else ()
         self.factor = self.state.scaling.factor(sums)
         self.state.updates += self.factor is not None
 
     def update(self, unit: Unit, weights: Array) -> None:
         """Compute this step's updates of `weights`, in the layout of the optimizer state, and apply them."""
         if not unit.frozen and self.factor is not None:
-            layout = self.state.layouts.of(unit, "optimizer")
-            sharded = layout.length < self.state.layouts.full(unit).length
+            layout = self.state.placement.of(unit, "optimizer")
+            sharded = layout.length < self.state.placement.full(unit).length
             given = "replica.own(full), this rank's chunk" if sharded else "the full weights"
             if len(weights) < layout.length:
-                kept = "{}, this rank's shard" if "parameters" in self.state.layouts.sharded else "replica.own({})"
+                kept = "{}, this rank's shard" if "parameters" in self.state.placement.sharded else "replica.own({})"
                 given = kept.format("replica.state.weights[unit]")
             self._expect("update", unit, weights, layout, f"as many as the optimizer state has: pass {given}")
             if unit not in self.state.gradient_layouts:
@@ -367,7 +365,7 @@ class Replica:
 
     def _expect_full(self, verb: str, unit: Unit, buffer: Array) -> None:
         words = "a full buffer; the call selects this rank's chunk itself"
-        self._expect(verb, unit, buffer, self.state.layouts.full(unit), words)
+        self._expect(verb, unit, buffer, self.state.placement.full(unit), words)
 
     def _expect(self, verb: str, unit: Unit, buffer: Array, layout: Layout, words: str) -> None:
         if len(buffer) != layout.length:
@@ -381,35 +379,33 @@ class Replica:
         The rule runs where the optimizer state is, on the device or on the host. It reads the weights only if there is
         no master copy.
         """
-        storage, state, layouts = self.storage, self.state.optimizer[unit], self.state.layouts
-        layout, here = layouts.of(unit, "optimizer"), storage.tier("optimizer")
+        storage, state, placement = self.storage, self.state.optimizer[unit], self.state.placement
+        layout, here = placement.of(unit, "optimizer"), placement.tier("optimizer")
         near = storage.brought(unit.name, weights, "parameters", here, read=MASTER not in state)
         part = self.state.gradient_layouts[unit].part(self.reduced_gradients[unit], layout)
         gradient = storage.brought(unit.name, part, "gradients", here)
-        about: dict[str, Any] = {"step": self.state.step, "count": self.state.updates, "factor": self.factor or 0.0}
-        if out is None:
-            self.rule.update(unit, layout.start, near, gradient, state, **about)
-            storage.put_back(unit.name, weights, near, "parameters", here)
-            return
-        differences = storage.brought(unit.name, out, "buffers", here, read=False)
-        self.rule.differences(unit, layout.start, near, gradient, state, out=differences, **about)
-        storage.put_back(unit.name, out, differences, "buffers", here)
+        kind: Kind
+        differences = None if out is None else storage.brought(unit.name, out, "buffers", here, read=False)
+        self.rule.update(unit, layout.start, near, gradient, state, step=self.state.step, count=self.state.updates,
+                         factor=self.factor or 0.0, out=differences)
+        kind, written = ("parameters", near) if differences is None else ("buffers", differences)
+        storage.fill(unit.name, weights if out is None else out, written, kind, here, placement.tier(kind))
 
     @property
     def reduced_gradients(self) -> dict[Unit, Array]:
         """The gradients that the optimizer reads, in the layouts of `state.gradient_layouts`."""
-        return self.state.accumulated if self.reduction.accumulates_in_float32 else self.state.gradients
+        return self.state.accumulated if self.arithmetic.accumulates_in_float32 else self.state.gradients
 
     def sums(self, unit: Unit) -> list[Array]:
         """This rank's part of the sums of a unit's gradient, views."""
-        kept, wanted = self.state.gradient_layouts[unit], self.state.layouts.of(unit, "optimizer")
-        return [gradient if self.reduction.to_all else kept.part(gradient, wanted)
-                for gradient in self.state.gradients_of(unit).values()]
+        wanted = self.state.placement.of(unit, "optimizer")
+        return [gradient if self.reduces_to_all else kept.part(gradient, wanted)
+                for what, kept, gradient in self.state.states_of(unit) if what in GRADIENTS]
 
     def _rounded_for_the_wire(self, full: Array) -> Array:
-        if full.dtype == self.reduction.wire:
+        if full.dtype == self.arithmetic.wire:
             return full
-        return self._copied("wire", full, self.reduction.wire, "gradients", self.allocate)
+        return self._copied("wire", full, self.arithmetic.wire, "gradients", self.allocate)
 
     def _copied(self, owner: str, array: Array, dtype: npt.DTypeLike, kind: Kind, allocate: Allocator) -> Array:
         copy = allocate(len(array), dtype, kind=kind, owner=owner)

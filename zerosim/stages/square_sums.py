@@ -8,7 +8,7 @@ no bit of the sum; of a unit that two of them have, the first counts it.
 Stages I to III all-gather the partial sums, 8 bytes per unit and rank.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,12 +34,16 @@ class SquareSums:
         self._trained = trained
 
     def of_gradients(self, replica: Replica) -> Iterable[float]:
-        sums = self._by_unit_and_chunk(replica)
-        chunks, nothing = range(replica.mesh.size), [0.0] * replica.mesh.size
-        counts = {unit.numbers: ([next(sums) for _ in chunks], unit.end) for unit in replica.trained}
-        counted = {numbers: infinities for numbers, (infinities, end) in counts.items() if not end}
+        mesh, trained = replica.mesh, replica.trained
+        everyone, sharded = np.empty((mesh.size, len(trained))), "optimizer" in replica.state.placement.sharded
+        for chunk in mesh.owned if sharded else range(mesh.size):
+            everyone[chunk] = self.of_chunk(replica, chunk)
+        if sharded:
+            within = mesh.within(replica.comm)
+            replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
+        counted = {unit.numbers: sums for unit, sums in zip(trained, everyone.T.tolist(), strict=True) if not unit.end}
         return added_over(self._groups, [
-            count for unit in self._trained or replica.trained for count in counted.get(unit.numbers, nothing)])
+            count for unit in self._trained or trained for count in counted.get(unit.numbers, [0.0] * mesh.size)])
 
     def of_chunk(self, replica: Replica, chunk: int) -> list[float]:
         """The square sums of one chunk of each trained unit."""
@@ -51,12 +55,3 @@ class SquareSums:
             unpadded = own[: max(unit.count - wanted.start, 0)]
             sums.append(counted_square_sum(unit, wanted.start, unpadded, self._coordinates))
         return sums
-
-    def _by_unit_and_chunk(self, replica: Replica) -> Iterator[float]:
-        within, trained = replica.mesh.within(replica.comm), len(replica.trained)
-        everyone, sharded = np.empty((replica.mesh.size, trained)), "optimizer" in replica.state.layouts.sharded
-        for chunk in replica.mesh.owned if sharded else range(replica.mesh.size):
-            everyone[chunk] = self.of_chunk(replica, chunk)
-        if sharded:
-            replica.collectives.gather_norms("norms", within, list(everyone.reshape(within.size, -1)))
-        return (float(sums[unit]) for unit in range(trained) for sums in everyone)

@@ -11,15 +11,17 @@ arrays in both, so comparisons, checkpoints and resharding read them alike; but 
 host, so what it uses is copied to an array that the ledger counts.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from zerosim.core.allocation import Allocator, Array, Kind, Tier, allocate_on_host
 from zerosim.core.sharding import Layout, Mesh, full, owned
 from zerosim.models.units import Unit
 from zerosim.stages.scaling import Scaling
 
-GRADIENT, ACCUMULATED = "gradient", "accumulated gradient"
+WEIGHTS, GRADIENT, ACCUMULATED = "weights", "gradient", "accumulated gradient"
+GRADIENTS = GRADIENT, ACCUMULATED
 
 Carry = Callable[[str, str, Array, Array], None]
 """`carry(what, owner, into, source)` fills `into` from `source`, in the other memory."""
@@ -31,11 +33,23 @@ def carried(what: str, owner: str, into: Array, source: Array) -> None:
 
 
 @dataclass(frozen=True)
-class Layouts:
-    """The states of which this rank keeps a shard, and the mesh that defines it; others are kept in full."""
+class Placement:
+    """Where a rank has each kind of model state: its shard by `mesh` or all of it, on the device or on the host."""
 
     mesh: Mesh
-    sharded: tuple[Kind, ...]
+    sharded: tuple[Kind, ...] = ()
+    """The kinds of which a rank keeps a shard; others are kept in full."""
+    on_host: tuple[Kind, ...] = ()
+    secondary: Mesh | None = None
+    """The mesh of a second copy of gathered weights, if there is one."""
+
+    def of_rank(self, rank: Any) -> "Placement":
+        """The same on another rank."""
+        return replace(self, mesh=replace(self.mesh, rank=rank),
+                       secondary=self.secondary and replace(self.secondary, rank=rank))
+
+    def tier(self, kind: Kind) -> Tier:
+        return "host" if kind in self.on_host else "device"
 
     def of(self, unit: Unit, kind: Kind) -> Layout:
         """The layout of this rank's buffer of a unit."""
@@ -50,12 +64,12 @@ class Layouts:
 
 @dataclass
 class TrainingState:
-    """Flat buffers for each unit, in the layouts of `layouts`; frozen units have weights only.
+    """Flat buffers for each unit, where `placement` says; frozen units have weights only.
 
     The optimizer reads `accumulated` instead of `gradients` if gradients are accumulated in float32.
     """
 
-    layouts: Layouts
+    placement: Placement
     scaling: Scaling
     weights: dict[Unit, Array] = field(default_factory=dict)
     gradients: dict[Unit, Array] = field(default_factory=dict)
@@ -67,10 +81,14 @@ class TrainingState:
     updates: int = 0
     """Steps that were not skipped."""
 
-    def gradients_of(self, unit: Unit) -> Mapping[str, Array]:
-        """The kept gradients of a unit, by the names that comparisons use."""
-        buffers = {GRADIENT: self.gradients, ACCUMULATED: self.accumulated}
-        return {name: by_unit[unit] for name, by_unit in buffers.items() if unit in by_unit}
+    def states_of(self, unit: Unit) -> Iterator[tuple[str, Layout, Array]]:
+        """The kept states of a unit: the name of each, its layout, and its buffer."""
+        yield WEIGHTS, self.placement.of(unit, "parameters"), self.weights[unit]
+        for slot, buffer in self.optimizer.get(unit, {}).items():
+            yield slot, self.placement.of(unit, "optimizer"), buffer
+        for what, kept in zip(GRADIENTS, (self.gradients, self.accumulated), strict=True):
+            if unit in kept:
+                yield what, self.gradient_layouts[unit], kept[unit]
 
 
 @dataclass(frozen=True)
@@ -88,25 +106,24 @@ HOST = HostMemory()
 class Storage:
     """The memory of each kind of model state."""
 
-    on_host: Collection[Kind]
+    placement: Placement
     device: Allocator
     host: HostMemory
 
-    def tier(self, kind: Kind) -> Tier:
-        return "host" if kind in self.on_host else "device"
-
     def allocator(self, kind: Kind) -> Allocator:
         """The allocator of the states of a kind."""
-        return self.host.allocate if kind in self.on_host else self.device
+        return self.host.allocate if kind in self.placement.on_host else self.device
 
     def keep(self, owner: str, array: Array, kind: Kind) -> Array:
         """A copy of `array`, which is on the device, in the memory of its kind."""
         copy = self.allocator(kind)(len(array), array.dtype, kind=kind, owner=owner)
-        self.fill(owner, copy, array, kind, "device", self.tier(kind))
+        self.fill(owner, copy, array, kind, "device", self.placement.tier(kind))
         return copy
 
     def fill(self, owner: str, into: Array, source: Array, kind: Kind, came_from: Tier, to: Tier) -> None:
-        """Copy an array of a kind, and report the copy if it goes from one memory to the other."""
+        """Copy another array of a kind, and report the copy if it goes from one memory to the other."""
+        if into is source:
+            return
         if came_from == to:
             into[:] = source
         else:
@@ -114,7 +131,7 @@ class Storage:
 
     def brought(self, owner: str, array: Array, kind: Kind, to: Tier, *, read: bool = True) -> Array:
         """An array of a kind in the memory `to`: itself, or a copy, whose numbers are needed if it is `read`."""
-        tier = self.tier(kind)
+        tier = self.placement.tier(kind)
         if tier == to:
             return array
         allocate = self.device if to == "device" else self.host.allocate
@@ -122,8 +139,3 @@ class Storage:
         if read:
             self.fill(owner, copy, array, kind, tier, to)
         return copy
-
-    def put_back(self, owner: str, home: Array, written: Array, kind: Kind, came_from: Tier) -> None:
-        """Copy what was `written` in another memory to its `home`."""
-        if written is not home:
-            self.fill(owner, home, written, kind, came_from, self.tier(kind))

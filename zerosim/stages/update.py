@@ -24,37 +24,33 @@ MASTER = "master"
 
 
 @dataclass(frozen=True)
-class LearningRate:
-    """The learning rate of each step: linear warm-up, then constant or half a cosine to zero."""
-
-    peak: float
-    shape: str = "constant"
-    warmup_steps: int = 0
-    steps: int = 0
-
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of step `step`; the first step is 1.
-
-        >>> [LearningRate(1.0, "cosine", warmup_steps=2, steps=6).learning_rate(step) for step in (1, 2, 4, 6)]
-        [0.5, 1.0, 0.5, 0.0]
-        """
-        if step <= self.warmup_steps:
-            return self.peak * step / self.warmup_steps
-        if self.shape == "constant":
-            return self.peak
-        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
-        return self.peak * (0.5 + 0.5 * math.cos(math.pi * done))
-
-
-@dataclass(frozen=True)
 class UpdateRule:
     """An optimizer with its settings, learning rates and precision."""
 
     optimizer: Optimizer
     hyperparameters: Hyperparameters
-    schedule: LearningRate
     precision: Precision
     decays_biases: bool = True
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    steps: int = 0
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of step `step`, from 1: linear warm-up, then constant or half a cosine to zero.
+
+        >>> from zerosim.core.precisions import PRECISIONS
+        >>> from zerosim.stages.optimizers import OPTIMIZERS
+        >>> rule = UpdateRule(OPTIMIZERS["sgd"], Hyperparameters(1.0), PRECISIONS["fp32"], True, "cosine", 2, 6)
+        >>> [rule.learning_rate(step) for step in (1, 2, 4, 6)]
+        [0.5, 1.0, 0.5, 0.0]
+        """
+        peak = self.hyperparameters.learning_rate
+        if step <= self.warmup_steps:
+            return peak * step / self.warmup_steps
+        if self.schedule == "constant":
+            return peak
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return peak * (0.5 + 0.5 * math.cos(math.pi * done))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -63,36 +59,27 @@ class UpdateRule:
 
     def update(
         self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float,
+        *, step: int, count: int, factor: float, out: Array | None = None,
     ) -> None:
-        """Update the weights in place; if there is a master copy, update that and round it to the weights."""
-        updated = state.get(MASTER, weights)
-        for stretch, h in self._stretches(unit, start, len(weights), step, factor):
-            slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
-            self.optimizer.update(updated[stretch], gradient[stretch], slots, count, h)
-        if updated is not weights:
-            weights[:] = updated
+        """Update the weights in place; if there is a master copy, update that and round it to the weights.
 
-    def differences(
-        self, unit: Unit, start: int, weights: Array, gradient: Array, state: Mapping[str, Array],
-        *, step: int, count: int, factor: float, out: Array,
-    ) -> None:
-        """Write the differences to subtract from the weights to `out`; update the master copy, if there is one.
-
-        The difference of padding is 0.
+        With `out`, the weights stay as they are, and the differences to subtract from them are written there, 0 for
+        padding.
         """
-        out[:] = 0
         updated = state.get(MASTER, weights)
+        if out is not None:
+            out[:] = 0
         for stretch, h in self._stretches(unit, start, len(weights), step, factor):
             slots = {slot: state[slot][stretch] for slot in self.optimizer.slots}
-            for piece, exact in self.optimizer.differences(updated[stretch], gradient[stretch], slots, count, h):
-                if updated is not weights:
-                    apply(updated[stretch][piece], exact, self.optimizer.decay(h))
-                out[stretch][piece] = exact
+            self.optimizer.update(
+                updated[stretch], gradient[stretch], slots, count, h, None if out is None else out[stretch],
+                applies=out is None or updated is not weights)
+        if out is None and updated is not weights:
+            weights[:] = updated
 
     def of_matrices(self, unit: Unit, differences: Array, *, step: int) -> None:
         """Rewrite the differences of a whole unit's matrices, if the optimizer has a function of them."""
-        h = replace(self.hyperparameters, learning_rate=self.schedule.learning_rate(step))
+        h = replace(self.hyperparameters, learning_rate=self.learning_rate(step))
         for place in unit.places:
             if self.optimizer.of_matrix is not None and len(place.shape) == 2:
                 self.optimizer.of_matrix(differences[place.start : place.stop].reshape(place.shape), h=h)
@@ -107,7 +94,7 @@ class UpdateRule:
     ) -> Iterator[tuple[slice, Hyperparameters]]:
         """The parts of a stretch with equal hyperparameters, without padding; one part if all parameters decay."""
         h = replace(
-            self.hyperparameters, learning_rate=self.schedule.learning_rate(step), gradient_factor=factor
+            self.hyperparameters, learning_rate=self.learning_rate(step), gradient_factor=factor
         )
         if self.decays_biases or not h.weight_decay:
             yield slice(0, max(min(length, unit.count - start), 0)), h

@@ -47,12 +47,7 @@ class Buckets:
 
     def broadcast(self, whole: Broadcast) -> Broadcast:
         """`whole(comm, vector, root)` bucket by bucket."""
-
-        def call(comm: Communicator, vector: Payload, root: int) -> None:
-            for piece in self.pieces(len(vector), vector.dtype.itemsize):
-                whole(comm, vector[piece], root)
-
-        return call if self.most_bytes else whole
+        return lambda comm, vector, root: self.chunked(lambda comm, parts: whole(comm, parts[0], root))(comm, [vector])
 
     def order_free(self, add: AddRanks, allocate: Allocator) -> AddRanks:
         """`add(comm, contributions, rounding)` bucket by bucket, on copies, because it needs contiguous vectors."""

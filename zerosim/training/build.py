@@ -14,7 +14,7 @@ from zerosim.autograd.tape import Policy, Tape, Total
 from zerosim.autograd.tape_collectives import ALONE, Direction, TapeGroup, TapeGroups, over
 from zerosim.collectives import ring
 from zerosim.collectives.narrow import OnNarrowWires, WireFormat
-from zerosim.core.allocation import Allocator, Array, Kind
+from zerosim.core.allocation import Allocator, Array
 from zerosim.core.comm import Communicator
 from zerosim.models.parameters import Coordinates
 from zerosim.models.places import side_by_side
@@ -23,30 +23,13 @@ from zerosim.observe.observed import Observed, observed
 from zerosim.observe.trace import WAIT
 from zerosim.stages import Stage
 from zerosim.stages.adding import add_replicas, widening
-from zerosim.stages.gathering import (
-    PUBLISHING,
-    Fill,
-    KeptUntilBackward,
-    OfMatrices,
-    Prefetched,
-    Quantized,
-    SecondCopy,
-    WhenUsed,
-    filled,
-)
+from zerosim.stages.gathering import PUBLISHING, OfMatrices, gathering
 from zerosim.stages.pipeline import Neighbours, Pipeline
-from zerosim.stages.replica import (
-    Batch,
-    Collectives,
-    Gathering,
-    GradientReduction,
-    Initial,
-    Replica,
-)
+from zerosim.stages.replica import Batch, Collectives, Initial, Replica
 from zerosim.stages.schedules import SCHEDULES, Slot
 from zerosim.stages.second_channel import SecondChannel
 from zerosim.stages.square_sums import SquareSums
-from zerosim.stages.storage import HOST, HostMemory, Layouts, Storage, TrainingState
+from zerosim.stages.storage import HOST, WEIGHTS, HostMemory, Storage, TrainingState
 from zerosim.training.buckets import Buckets
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
@@ -107,15 +90,15 @@ def replica(
         parts = Parts(config.rule, SquareSums(groups, pipeline, units), second, second, allocate)
     arithmetic, addition, parallel, stage = config.arithmetic, config.addition, config.parallel, config.stage
     widens, chunked = arithmetic.accumulate != arithmetic.compute, Buckets(parallel.bucket_bytes).chunked
-    state = TrainingState(Layouts(config.mesh_of(comm.rank), stage.sharded), config.scaling())
+    state = TrainingState(config.placement.of_rank(comm.rank), config.scaling())
 
     def draw(out: Array, micro_batch: int, layer: int, operation: int) -> None:
         dropout.uniform(config.train.seed, state.step, out, micro_batch, layer, operation)
 
     kept = offloaded(allocate, host.allocate, host.carry) if parallel.offload_activations else in_memory
     group = parts.shelf_group or groups.get("tensor", Direction("tensor"))
-    storage = Storage(config.on_host, parts.allocate, host)
-    rule = observed(parts.rule, comm.instruments, update="update", differences="update", apply="update")
+    storage = Storage(state.placement, parts.allocate, host)
+    rule = observed(parts.rule, comm.instruments, update="update", apply="update")
     by_matrix = config.rule.optimizer.of_matrix is not None
     return Replica(
         comm=comm,
@@ -127,28 +110,25 @@ def replica(
             arithmetic.output, parallel.recompute_keeps, policy or arithmetic.policy, config.model.loss_over,
         )),
         rule=rule,
-        reduction=GradientReduction(
-            wire=arithmetic.wire,
-            accumulates_in_float32=arithmetic.accumulates_in_float32,
-            to_all=parallel.gradients == "all_reduce",
-        ),
+        arithmetic=arithmetic,
         accumulation=config.accumulation,
-        norms=parts.norms,
+        norms=parts.norms.of_gradients,
         collectives=Collectives(
             reduce_scatter=reduce_scatter(config, comm, allocate, parts.gradients_wire or arithmetic.gradients_wire),
             add_replicas=replicas_added(config, comm),
             all_gather=for_owners(chunked, comm.named("all_gather", addition.all_gather)),
             gather_norms=for_owners(chunked, comm.named("gather_norms", ring.all_gather)),
-            broadcast=for_owners(Buckets(parallel.bucket_bytes).broadcast, comm.named("broadcast", config.broadcast)),
+            broadcast=for_owners(Buckets(parallel.bucket_bytes).broadcast, comm.named("broadcast", addition.broadcast)),
         ),
         publishing=OfMatrices() if by_matrix else PUBLISHING[
             parallel.publish if stage.publishes else "weights"](),
-        gathering=gathering(config, parts.gathers, parts.weights_wire or arithmetic.weights_wire),
+        gathering=gathering(state.placement, parts.gathers if parallel.prefetch else None,
+                            parts.weights_wire or arithmetic.weights_wire, reshards=parallel.reshard_after_forward),
         overlap=parts.reducing if parallel.overlap else None,
         allocate=allocate,
         storage=storage,
         state=state,
-        param_dtype=arithmetic.compute,
+        reduces_to_all=parallel.gradients == "all_reduce",
     )
 
 
@@ -201,7 +181,7 @@ def reduce_scatter(config: Config, comm: Observed, allocate: Allocator, wire: Wi
 def replicas_added(config: Config, comm: Observed) -> Callable[..., Any]:
     """The sum of a chunk over the ranks that hold copies of it, in different groups."""
     collective, chunked = config.addition.collective, Buckets(config.parallel.bucket_bytes).chunked
-    if config.mesh.replicas == 1 or collective is None:
+    if config.placement.mesh.replicas == 1 or collective is None:
         return lambda *_: None
     halves = comm.named("all_reduce", collective), comm.named("all_reduce", ring.all_gather)
 
@@ -220,40 +200,23 @@ def for_owners(wrap: Callable[[Any], Callable[..., Any]], named: Callable[..., A
     return call
 
 
-def gathering(config: Config, second_channel: SecondChannel, wire: WireFormat | None) -> Gathering:
-    """Stage III's gathering of weights, which `wire` quantises."""
-    secondary = config.parallel.secondary_ranks
-    fill: Fill = filled if wire is None else Quantized(wire)
-    if secondary:
-        fill = SecondCopy(secondary, fill)
-    if config.parallel.prefetch:
-        return Prefetched(second_channel, fill)
-    return WhenUsed(fill) if config.parallel.reshard_after_forward else KeptUntilBackward(fill)
-
-
-def reference(config: Config, place: int = 0, groups: TapeGroups = ALONE) -> Reference:
-    """The reference of a row: the training of one place in one process."""
-    return Reference(
-        model=config.model,
-        groups=groups,
-        ends=[unit for rank_config in config.of_pipeline for unit in rank_config.model.units],
-        initial=initial_weights(config, place),
-        rule=config.rule,
-        scaling=config.scaling,
-        draw=partial(dropout.uniform, config.train.seed),
-        mesh=config.mesh,
-        order=config.order,
-        arithmetic=config.arithmetic,
-    )
-
-
 def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ...]]:
     """The snapshots of the places with different tensors, before the first step of a row's run and after each. Each has
     all units: in one process a pipeline makes no difference."""
 
     def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
-        after = None if config.resumed is None else saved_snapshot(config, config.resumed, place)
-        return reference(config, place, groups).train(experiment.all_ranks(config, config.done), after)
+        steps, after = range(config.done + 1, config.train.steps + 1), None
+        if (saved := config.resumed) is not None:
+            states = {unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
+            weights = {unit: of_unit.pop(WEIGHTS) for unit, of_unit in states.items()}
+            scaling = replace(config.scaling(), loss_scale=saved.about["loss_scale"],
+                              good_steps=saved.about["good_steps"])
+            after = Snapshot(saved.step, saved.losses[-1:], weights, states, {}, saved.about["updates"], scaling)
+        ends = [unit for rank_config in config.of_pipeline for unit in rank_config.model.units]
+        return Reference(
+            config.model, initial_weights(config, place), config.rule, config.scaling,
+            partial(dropout.uniform, config.train.seed), config.placement.mesh, config.arithmetic, groups, ends,
+        ).train((experiment.micro_batches(config, step) for step in steps), after)
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:
@@ -261,19 +224,10 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
     return side_by_side(directions, of_place)
 
 
-def saved_snapshot(config: Config, saved: Saved, place: int) -> Snapshot:
-    """The state of a checkpoint in the units of a place."""
-    about, states = saved.about, {
-        unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
-    scaling = replace(config.scaling(), loss_scale=about["loss_scale"], good_steps=about["good_steps"])
-    weights = {unit: of_unit.pop("weights") for unit, of_unit in states.items()}
-    return Snapshot(saved.step, saved.losses[-1:], weights, states, {}, about["updates"], scaling)
-
-
 def saved_states(config: Config, saved: Saved, unit: Unit, place: int) -> Iterator[tuple[str, Array]]:
     """The `weights` of a unit of a place and, unless it is frozen, its optimizer's slots, without padding."""
     precision, slots = config.precision, () if unit.frozen else config.rule.slots
-    dtypes = {"weights": precision.weights} | dict.fromkeys(slots, precision.state)
+    dtypes = {WEIGHTS: precision.weights} | dict.fromkeys(slots, precision.state)
     coordinates = config.directions.coordinates(place)
     return ((what, of_place(unit, partial(saved.whole, what), dtype, coordinates)) for what, dtype in dtypes.items())
 
@@ -284,14 +238,6 @@ def restored(config: Config, saved: Saved, replica: Replica, place: int) -> list
     state.step, state.updates = saved.step, saved.about["updates"]
     state.scaling.loss_scale, state.scaling.good_steps = saved.about["loss_scale"], saved.about["good_steps"]
     for unit in replica.units:
-        kept = dict[str, Array]()
         for what, flat in saved_states(config, saved, unit, place):
-            kind: Kind = "parameters" if what == "weights" else "optimizer"
-            layout = state.layouts.of(unit, kind)
-            own = flat[layout.start : layout.stop]
-            kept[what] = replica.storage.allocator(kind)(layout.length, flat.dtype, kind=kind, owner=unit.name)
-            kept[what][: len(own)], kept[what][len(own) :] = own, 0
-        state.weights[unit] = kept.pop("weights")
-        if not unit.frozen:
-            state.optimizer[unit] = kept
+            replica.load(unit, what, flat)
     return [loss.copy() for loss in saved.losses.reshape(-1, 1)]

@@ -16,7 +16,7 @@ from zerosim.models.units import Model, Unit
 from zerosim.scenario.data import Dataset
 from zerosim.stages.replica import Replica
 from zerosim.training.config import Config
-from zerosim.training.experiment import Experiment
+from zerosim.training.experiment import Experiment, typed
 
 
 def collected(comm: Communicator, experiment: Experiment, config: Config, replica: Replica) -> dict[str, Any]:
@@ -27,12 +27,13 @@ def collected(comm: Communicator, experiment: Experiment, config: Config, replic
     dataset, keep_weights = experiment.dataset, experiment.keep_weights
     weights_digest, optimizer_digest = hashlib.sha256(), hashlib.sha256()
     kept, used = dict[Unit, Array](), dict[Unit, Array]()
-    outputs = experiment.test_inputs(config) if comm.rank == 0 else []
+    outputs = [] if dataset.x_test is None or comm.rank else [
+        typed(dataset.x_test, config.arithmetic.compute)]
     speaks = bool(outputs) and dataset.kind == "tokens" and config.train.steps > 0
     tape = Tape(lowest=len(config.model.layers), policy=config.arithmetic.policy)
     for (unit, segment), (piece, _) in zip(config.in_one_piece.segments, config.model.segments, strict=True):
         weights = gathered(comm, config, replica, unit, piece, "weights", config.precision.weights)
-        computed_with = weights.astype(config.computing.weights, copy=False)
+        computed_with = weights.astype(config.arithmetic.compute, copy=False)
         outputs = tape.forward(unit, computed_with, outputs)
         if speaks:
             used[unit] = computed_with.copy()
@@ -57,18 +58,12 @@ def collected(comm: Communicator, experiment: Experiment, config: Config, replic
 def gathered(
     comm: Communicator, config: Config, replica: Replica, unit: Unit, piece: Unit, what: str, dtype: Any
 ) -> Array:
-    """The weights, or a slot of the optimizer, of a `unit` of the model in one piece, on rank 0."""
-    state, here = replica.state, {unit.numbers: unit for unit in replica.units}.get(piece.numbers, piece)
-    kept = state.weights.get(here) if what == "weights" else state.optimizer.get(here, {}).get(what)
-    flat = np.empty(0, dtype)
-    if kept is not None:
-        layout = state.layouts.of(piece, "parameters" if what == "weights" else "optimizer")
-        flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
-    return of_all_places(comm, config, unit, piece, flat)
-
-
-def of_all_places(comm: Communicator, config: Config, unit: Unit, piece: Unit, flat: Array) -> Array:
-    """The unit of the model in one piece on rank 0; the first rank of every place that has it passes its piece."""
+    """The weights, or a slot of the optimizer, of a `unit` of the model in one piece, on rank 0; the first rank of
+    every place that has it passes its `piece`."""
+    flat, here = np.empty(0, dtype), [unit for unit in replica.units if unit.numbers == piece.numbers]
+    for name, layout, kept in replica.state.states_of(here[0]) if here else ():
+        if name == what:
+            flat = whole(replica.mesh.within(config.directions.data_ranks(comm)), piece, kept, layout)
     directions = config.directions
     if directions.places == 1:
         return flat

@@ -32,12 +32,10 @@ from zerosim.models.places import joined
 from zerosim.models.units import Unit
 from zerosim.stages.replica import Replica
 from zerosim.stages.scaling import Scaling
-from zerosim.stages.storage import ACCUMULATED, GRADIENT
+from zerosim.stages.storage import ACCUMULATED, GRADIENT, GRADIENTS, WEIGHTS
 from zerosim.training.config import Config
 from zerosim.training.reference import Snapshot
 from zerosim.worlds.objects import broadcast_object
-
-WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,13 @@ class Evidence:
     what: str
     values: Array
 
-    @property
-    def place(self) -> tuple[int, int, int, int]:
-        """A sort key: the earliest step first, then the loss, then units in model order."""
-        return self.step, -1 if self.unit is None else self.unit, self.chunk, self.rank
-
 
 def fingerprints(config: Config, snapshots: Sequence[Snapshot]) -> list[Fingerprint]:
     """The fingerprint of every place."""
     sha256 = whole_sha256(config, snapshots) if snapshots[0].step == config.train.steps else None
     return [Fingerprint(
         snapshot.step, snapshot.loss.tobytes(),
-        tuple({what: [*map(digest, comparable_chunks(what, flat, config.ranks))]
+        tuple({what: [*map(digest, comparable_chunks(what, flat, config.directions.data))]
                for what, flat in states(snapshot, unit).items()} for unit in config.model.units),
         counts(snapshot.updates, snapshot.scaling), sha256, snapshot.wire_errors) for snapshot in snapshots]
 
@@ -125,7 +118,7 @@ def comparable_chunks(what: str, flat: Array, chunks: int) -> list[Array]:
 
 def comparable(what: str, values: Array) -> Array:
     """`values`; for a gradient, a copy in which all NaNs have the same bits."""
-    return with_one_nan(values.copy()) if what in (GRADIENT, ACCUMULATED) else values
+    return with_one_nan(values.copy()) if what in GRADIENTS else values
 
 
 def published(comm: Communicator, snapshots: Iterable[Any] | None) -> Iterator[Any]:
@@ -163,7 +156,7 @@ def compared(
              for name, count in counts(state.updates, state.scaling).items() if count != expected.counts[name]]
     for number, unit in numbered(replica, units):
         kept = {what for (at, what), seen in chunks.items() if at == number and seen >= {*replica.mesh.owned}}
-        due_here = set(expected.chunks[number]) - (set() if loss is not None else {GRADIENT, ACCUMULATED})
+        due_here = set(expected.chunks[number]) - (set() if loss is not None else {*GRADIENTS})
         words += [f"keeps {'a' if what in kept else 'no'} {what} of {unit.name}" for what in sorted(kept ^ due_here)]
     return next((f"after step {step} rank {rank} {difference}" for difference in words), None), evidence
 
@@ -178,31 +171,18 @@ def held_chunks(
     replica: Replica, units: Sequence[Unit], sums_everywhere: bool
 ) -> Iterator[tuple[int, str, int, Array]]:
     """All chunks that a rank holds: the unit's number among all `units`, the kind, the chunk's number, its elements."""
-    state = replica.state
     for number, unit in numbered(replica, units):
-        kept, due = len(state.weights[unit]), state.layouts.of(unit, "parameters").length
-        if kept != due:
-            raise CollectiveError(f"after the step replica.state.weights has {kept} elements of {unit.name}, where "
-                                  f"{due} are kept; give gathered weights a variable of their own")
-        for chunk, values in state.layouts.of(unit, "parameters").chunks(state.weights[unit]):
-            yield number, WEIGHTS, chunk, values
-        for slot, buffer in state.optimizer.get(unit, {}).items():
-            for chunk, values in state.layouts.of(unit, "optimizer").chunks(buffer):
-                yield number, slot, chunk, values
-        for what, gradient in state.gradients_of(unit).items():
-            for chunk, values in state.gradient_layouts[unit].chunks(gradient):
-                if sums_everywhere or chunk in replica.mesh.owned:
+        for what, layout, buffer in replica.state.states_of(unit):
+            if what == WEIGHTS and len(buffer) != layout.length:
+                kept = f"{len(buffer)} elements of {unit.name}, where {layout.length} are kept"
+                raise CollectiveError(f"after the step replica.state.weights has {kept}; give gathered weights a "
+                                      "variable of their own")
+            for chunk, values in layout.chunks(buffer):
+                if sums_everywhere or chunk in replica.mesh.owned or what not in GRADIENTS:
                     yield number, what, chunk, comparable(what, values)
 
 
-def gathered_fault(digests: tuple[str, str], expected: tuple[str, str] | None) -> str | None:
-    """The first digest of the state on rank 0 after the last step that differs from one process's, in words."""
-    for what, ours, reference in zip(("weights", "optimizer state"), digests, expected or digests, strict=True):
-        if ours != reference:
-            return f"{what} gathered on rank 0 are not one process's: SHA-256 {ours[:12]}; expected {reference[:12]}"
-    return None
-
-
 def first_of(evidence: Sequence[Evidence | None] | None) -> Evidence | None:
-    """The earliest of the ranks' evidence; None if there is none."""
-    return min(filter(None, evidence or []), key=lambda piece: piece.place, default=None)
+    """The earliest of the ranks' evidence: of its step the loss, then units in model order; None if there is none."""
+    return min(filter(None, evidence or []), default=None, key=lambda piece: (
+        piece.step, -1 if piece.unit is None else piece.unit, piece.chunk, piece.rank))

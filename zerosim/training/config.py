@@ -11,10 +11,9 @@ from typing import Any
 from zerosim.autograd.autocast import Autocast
 from zerosim.autograd.tape import as_written
 from zerosim.autograd.tape_collectives import Direction
-from zerosim.collectives import Algorithm, tree
-from zerosim.collectives.choosing import BySize
+from zerosim.collectives import Algorithm
 from zerosim.collectives.own import SERVING
-from zerosim.core.allocation import Kind
+from zerosim.collectives.table import find
 from zerosim.core.orders import ORDERS, Order
 from zerosim.core.precisions import FLOAT32, PRECISIONS, Precision
 from zerosim.core.sharding import Mesh
@@ -22,22 +21,24 @@ from zerosim.core.wires import Format
 from zerosim.models import build
 from zerosim.models.parallel import IN_ONE_PIECE, ModelParallel
 from zerosim.models.units import Model, Task, Unit
+from zerosim.scenario.conditions import ignored
 from zerosim.scenario.data.weights import WeightsFile
-from zerosim.scenario.ignored import ignored
 from zerosim.scenario.schema import Row
 from zerosim.stages import STAGES, Stage
 from zerosim.stages.adding import ADDITIONS, Addition
+from zerosim.stages.arithmetic import Arithmetic
 from zerosim.stages.optimizers import OPTIMIZERS, Hyperparameters
 from zerosim.stages.pipeline import Chunk, chunks_of
 from zerosim.stages.scaling import INITIAL_SCALE, Scaling
-from zerosim.stages.update import LearningRate, UpdateRule
-from zerosim.training.reference import Arithmetic
+from zerosim.stages.storage import Placement
+from zerosim.stages.update import UpdateRule
 from zerosim.training.state_file import Saved
 
 
 @dataclass(frozen=True, eq=False)
 class Config(Row):
-    """A row with its model; everything else is derived here. The stage decides where model states are kept."""
+    """A row with its model; everything else is derived here. Three values have what most readers need: `arithmetic`,
+    what decides bits; `placement`, where model states are; and the row's `directions`, who shares with whom."""
 
     model: Model
     resumed: Saved | None = None
@@ -56,7 +57,7 @@ class Config(Row):
     def of_rank(self, rank: int) -> "Config":
         """The config of a rank, whose model has the units of its rank of the pipeline."""
         configs, directions = self.of_pipeline, self.directions
-        assert rank < self.all_ranks
+        assert rank < self.directions.ranks
         return configs[directions.place(rank) // directions.side_by_side]
 
     @cached_property
@@ -66,7 +67,7 @@ class Config(Row):
         if size == 1:
             return (self,)
         chunks = chunks_of(
-            self.model, parallel.pieces, parallel.pipeline_layers, self.train.micro_batch, self.computing.weights,
+            self.model, parallel.pieces, parallel.pipeline_layers, self.train.micro_batch, self.arithmetic.compute,
             self.arithmetic.policy)
         return tuple(replace(
             self, model=replace(self.model, units=tuple(unit for chunk in own for unit in chunk.units)),
@@ -76,26 +77,16 @@ class Config(Row):
     def layout(self) -> str:
         """The directions, the stage and its ranks, such as `tp2 × Stage I on 2`; empty if ranks have whole models."""
         words = self.directions.words
-        return f"{words} × {self.stage.title} on {self.ranks}" if words else ""
+        return f"{words} × {self.stage.title} on {self.directions.data}" if words else ""
 
-    @property
-    def all_ranks(self) -> int:
-        """The ranks of all places; `ranks` counts those of one."""
-        return self.ranks * self.directions.places
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of rank 0."""
-        return self.mesh_of(0)
-
-    def mesh_of(self, rank: Any) -> Mesh:
-        """The mesh of `rank`: its group, and the ranks that hold copies of its shard."""
-        return Mesh(rank, self.ranks, self.parallel.group_of(self.ranks))
-
-    def secondary_of(self, rank: Any) -> Mesh | None:
-        """The mesh of the second copy of the weights for `rank`; None if there is none."""
-        group = self.parallel.secondary_ranks
-        return Mesh(rank, self.ranks, group) if group and self.stage.gathers else None
+    @cached_property
+    def placement(self) -> Placement:
+        """Where rank 0 of a place has the model states."""
+        parallel, second = self.parallel, self.parallel.secondary_ranks * self.stage.gathers
+        return Placement(
+            Mesh(0, self.directions.data, parallel.shard_ranks or self.directions.data), self.stage.sharded,
+            self.stage.on_host(parallel.offload_optimizer, parallel.offload_parameters),
+            Mesh(0, self.directions.data, second) if second else None)
 
     @property
     def done(self) -> int:
@@ -118,50 +109,19 @@ class Config(Row):
         return PRECISIONS[self.train.precision]
 
     @property
-    def computing(self) -> Precision:
-        """The precision of gathered weights, of activations, and of a micro-batch's gradients."""
-        requested = self.parallel.param_dtype
-        return self.precision if requested == "weights" or not self.stage.gathers else PRECISIONS[requested]
-
-    @property
-    def autocast(self) -> Precision | None:
-        """The precision of matrix products, where each operation has its own."""
-        return PRECISIONS.get(self.parallel.autocast)
-
-    @cached_property
-    def on_host(self) -> tuple[Kind, ...]:
-        """The model states that the row offloads."""
-        return self.stage.on_host(self.parallel.offload_optimizer, self.parallel.offload_parameters)
-
-    @property
-    def order(self) -> Order:
-        """The declared order of addition."""
-        declared = ORDERS[self.parallel.order].with_hosts(self.ranks_per_host)
-        named = self.serving("reduce_scatter")
-        if named is None:
-            return declared
-        first = declared.words.partition(", then ")[0]
-        return Order(f"{first}, then ranks as {named.name} declares", declared.within, named.order)
-
-    @property
     def addition(self) -> Addition:
-        """The order of addition as an `Addition` that stages run."""
+        """The order of addition as an `Addition` that stages run, with the algorithms that the row names."""
         addition = ADDITIONS[self.parallel.order].with_hosts(self.ranks_per_host)
-        reduced, gathered = self.serving("reduce_scatter"), self.serving("all_gather")
-        all_gather = addition.all_gather if gathered is None else gathered.carry_out
-        return replace(addition if reduced is None else addition.by(reduced.carry_out), all_gather=all_gather)
+        named: dict[str, Any] = {kind: row.carry_out for kind in SERVING if (row := self.serving(kind)) is not None}
+        reduced = named.pop("reduce_scatter", None)
+        return replace(addition if reduced is None else addition.by(reduced), **named)
 
     def serving(self, kind: str) -> Algorithm | None:
         """The algorithm that the row names for a kind of collective; None if it names none."""
         name = getattr(self.parallel, kind)
-        algorithm = SERVING[kind][name] if name else None
-        return algorithm.up_to(self.short_gather_bytes) if isinstance(algorithm, BySize) else algorithm
-
-    @property
-    def broadcast(self) -> Callable[..., None]:
-        """The broadcast of one rank's chunk."""
-        named = self.serving("broadcast")
-        return tree.broadcast if named is None else named.carry_out
+        if name == "auto":
+            return find(kind, name, self.placement.mesh.group)
+        return SERVING[kind][name] if name else None
 
     @cached_property
     def recomputed(self) -> frozenset[Unit]:
@@ -178,7 +138,7 @@ class Config(Row):
     @property
     def block(self) -> int:
         """Micro-batches per rank and step."""
-        return self.train.micro_batches // self.ranks
+        return self.train.micro_batches // self.directions.data
 
     @property
     def accumulation(self) -> str:
@@ -193,14 +153,9 @@ class Config(Row):
         return ignored(self.stage_key, vars(self.parallel), self.block)
 
     @property
-    def added_on_rank(self) -> int:
-        """The number of micro-batches that a rank adds before the sum over the ranks."""
-        return 1 if self.arithmetic.part_by_part else self.block
-
-    @property
     def reductions(self) -> int:
-        """The number of reductions of a gradient per step."""
-        return self.block // self.added_on_rank
+        """The number of reductions of a gradient per step; before each a rank adds as many micro-batches."""
+        return self.block if self.arithmetic.part_by_part else 1
 
     @property
     def at_once(self) -> int:
@@ -226,16 +181,13 @@ class Config(Row):
             OPTIMIZERS[train.optimizer],
             Hyperparameters(**{key.name: getattr(train, key.name) for key in fields(Hyperparameters)
                                if hasattr(train, key.name)}),
-            LearningRate(train.learning_rate, train.schedule, train.warmup_steps, train.steps),
-            self.precision,
-            train.decay_biases,
-        )
+            self.precision, train.decay_biases, train.schedule, train.warmup_steps, train.steps)
 
     def scaling(self) -> Scaling:
         """The first loss scale, and the norm for clipping."""
         train = self.train
         if isinstance(train.loss_scale, str):
-            dynamic = (self.autocast or self.computing).scales_loss
+            dynamic = any(kind.scales_loss for kind in PRECISIONS.values() if kind.weights == self.arithmetic.products)
             return Scaling(INITIAL_SCALE if dynamic else 1.0, dynamic, train.clip_norm)
         return Scaling(train.loss_scale, False, train.clip_norm)
 
@@ -246,33 +198,36 @@ class Config(Row):
         FSDP2 adds micro-batches in `reduce_dtype`, and so does a row with a `param_dtype`, if `reduce_dtype` is wider.
         In float32, applying published updates everywhere is the same computation as applying them once.
         """
-        keys, stage, kept, computing = self.parallel, self.stage, self.precision, self.computing
+        keys, stage, kept = self.parallel, self.stage, self.precision
+        computing = kept if keys.param_dtype == "weights" or not stage.gathers else PRECISIONS[keys.param_dtype]
+        autocast = PRECISIONS.get(keys.autocast)
         wire = (PRECISIONS.get(stage.wire or keys.reduce_dtype) or computing).weights
         wide = keys.accumulate_dtype == "fp32"
         widened = computing is not kept and wire == FLOAT32
+        order, named = ORDERS[keys.order].with_hosts(self.ranks_per_host), self.serving("reduce_scatter")
+        if named is not None:
+            first = order.words.partition(", then ")[0]
+            order = Order(f"{first}, then ranks as {named.name} declares", order.within, named.order)
         codes = keys.quantized_weights if stage.gathers else "none", keys.quantized_gradients
         weights, gradients = (None if code == "none" else Format(code, keys.quantized_block) for code in codes)
         return Arithmetic(
-            compute=computing.weights, policy=Autocast(self.autocast.weights) if self.autocast else as_written,
+            compute=computing.weights, products=(autocast or computing).weights,
+            policy=Autocast(autocast.weights) if autocast else as_written, order=order,
             output=(PRECISIONS.get(keys.output_dtype) or computing).weights, weights_wire=weights,
             gradients_wire=gradients, accumulate=FLOAT32 if wide or widened else computing.weights, wire=wire,
             accumulates_in_float32=wide, part_by_part=self.accumulation == "micro_batch",
             publishes_updates=keys.publish == "updates" and stage.publishes and kept.mixed)
 
     @property
-    def bits(self) -> tuple[object, ...]:
-        """All that determines a step's bits, given the state before it, as far as rows of a training differ."""
-        train = self.train
-        shaped = train.steps if train.schedule != "constant" else 0
-        hosts = self.ranks_per_host if self.order.on_hosts else 0
-        ends = any(unit.end for rank_config in self.of_pipeline for unit in rank_config.model.units)
-        order = self.parallel.order, self.parallel.reduce_scatter
-        return self.mesh, self.layers, self.model.task.parallel, order, hosts, shaped, ends, self.arithmetic
-
-    @property
     def reference_key(self) -> tuple[object, ...]:
-        """All that determines the bits of all steps here: rows with equal values share one reference."""
-        return self.bits, self.resumed and self.resumed.about["sha256"]
+        """All that determines the bits of all steps here: rows of a training with equal values share one reference."""
+        train, mesh, place = self.train, self.placement.mesh, self.model.task.parallel
+        shaped = train.steps if train.schedule != "constant" else 0
+        hosts = self.ranks_per_host if self.arithmetic.order.on_hosts else 0
+        ends = any(unit.end for rank_config in self.of_pipeline for unit in rank_config.model.units)
+        order = self.parallel.order, self.parallel.reduce_scatter, hosts
+        begun = self.resumed and self.resumed.about["sha256"]
+        return mesh, self.layers, place, order, shaped, ends, self.arithmetic, begun
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -281,7 +236,7 @@ class Config(Row):
 
     def on(self, ranks: int) -> "Config":
         """The config on a different number of ranks."""
-        return replace(self, ranks=ranks, directions=replace(self.directions, data=ranks))
+        return replace(self, directions=replace(self.directions, data=ranks))
 
 
 def configured(row: Row, task: Task, build: Callable[..., Model] = build) -> Config:

@@ -21,7 +21,7 @@ from zerosim.core.errors import UsageError
 from zerosim.models import MODELS
 from zerosim.models.units import Task
 from zerosim.scenario import Scenario
-from zerosim.scenario.data import Dataset, bigram_loss, exact_share, sample_order
+from zerosim.scenario.data import Dataset, exact_share, sample_order
 from zerosim.scenario.data.weights import WeightsFile, weights_file
 from zerosim.scenario.reading import nearest
 from zerosim.scenario.values import shown
@@ -53,7 +53,8 @@ class Experiment:
         """The digest of the samples with dtypes and shapes, and of the file of the first weights, if there is one."""
         file = self.rows[0].initial
         sha256 = hashlib.sha256(file.sha256.encode() if file else b"")
-        for array in self.dataset.arrays:
+        data = self.dataset
+        for array in (array for array in (data.x, data.y, data.x_test, data.y_test) if array is not None):
             sha256.update(f"{array.dtype}{array.shape}".encode())
             sha256.update(little_endian(array.ravel()))
         return sha256.hexdigest()
@@ -62,11 +63,7 @@ class Experiment:
         """Inputs and targets of the micro-batches of step `step` of a row, or of a block of them."""
         train, samples = config.train, samples_of(config, self.dataset, step)
         chosen = samples.reshape(train.micro_batches, train.micro_batch)[block]
-        return [(typed(x, config.computing.weights), y) for x, y in map(self.dataset.batch, chosen)]
-
-    def all_ranks(self, config: Config, after: int = 0) -> Iterator[MicroBatches]:
-        """All micro-batches of each step of a row after step `after`."""
-        return (self.micro_batches(config, step) for step in range(after + 1, config.train.steps + 1))
+        return [(typed(x, config.arithmetic.compute), y) for x, y in map(self.dataset.batch, chosen)]
 
     def of_rank(self, config: Config, rank: int) -> Iterator[Batch]:
         """The contiguous block of micro-batches of data rank `rank` in every step of this run."""
@@ -74,11 +71,6 @@ class Experiment:
         for step in range(config.done + 1, config.train.steps + 1):
             chosen, count = self.micro_batches(config, step, block), counted_in(config, self.dataset, step)
             yield Batch(step, [x for x, _ in chosen], [y for _, y in chosen], count, block.start)
-
-    def test_inputs(self, config: Config) -> list[Array]:
-        """The inputs of the test split as one batch; empty without a test split."""
-        x = self.dataset.x_test
-        return [] if x is None else [typed(x, config.computing.weights)]
 
     def test(self, config: Config, outputs: Array) -> float:
         """The measure of `outputs` on the test split.
@@ -109,11 +101,8 @@ def prepare(
     """
     task = Task(dataset.inputs, dataset.outputs, dataset.loss, tokens=dataset.kind == "tokens")
     check_data(scenario, task, None if dataset.x_test is None else dataset.measure)
-    claimed = scenario.check.test_loss
-    bar = bigram_loss(dataset) if isinstance(claimed, str) else claimed
     with scenario.origin.blaming(("model", "kind")):
-        configs = [
-            configured(replace(row, check=replace(row.check, test_loss=bar)), task) for row in scenario.rows]
+        configs = [configured(row, task) for row in scenario.rows]
     for config in configs:
         check_counted(scenario, dataset, config)
     initial = first_weights(scenario, configs[0])
@@ -170,8 +159,6 @@ def check_model(scenario: Scenario, task: Task) -> None:
 
 
 KEY = ("model", "weights")
-DOUBLE = "F64"
-SINGLE_AND_LESS = ("F32", "F16", "BF16")
 
 
 def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
@@ -192,7 +179,7 @@ def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
 def problems(file: WeightsFile, config: Config) -> Iterator[str]:
     """The differences between a file and the model, in words."""
     model_shapes = {place.name: place.shape for place in config.in_one_piece.places}
-    exact = (DOUBLE, *SINGLE_AND_LESS) if config.precision.losses.itemsize == 8 else SINGLE_AND_LESS
+    exact = ("F64", "F32", "F16", "BF16")[config.precision.losses.itemsize < 8 :]
     for name in model_shapes:
         if name not in file.shapes:
             near = nearest(name, file.shapes)

@@ -9,8 +9,8 @@ from zerosim.core.comm import Communicator
 from zerosim.core.sharding import Directions, split
 from zerosim.observe.observed import Observed
 
-OWNER = "tape"
-"""The owner of the tape's collectives."""
+WAYS = {"activation": 1, "gradient": -1}
+"""What the ranks of a pipeline send, to the next rank or to the one before."""
 
 
 class GroupOfRanks:
@@ -21,7 +21,7 @@ class GroupOfRanks:
         self.size, self.place = comm.size, comm.rank
 
     def _call(self, collective: Callable[..., None], *args: Any) -> None:
-        self.comm.named(f"{self._name}_{collective.__name__}", collective)(OWNER, self.comm, *args)
+        self.comm.named(f"{self._name}_{collective.__name__}", collective)("tape", self.comm, *args)
 
     def all_reduce(self, flat: Array) -> None:
         self._call(ring.all_reduce, split(flat, self.size))
@@ -41,9 +41,8 @@ class GroupOfRanks:
 
 def shift(comm: Communicator, flat: Array, by: int) -> None:
     """Send each rank's array to the rank `by` places after it; nothing, if that is the rank itself."""
-    if by % comm.size == 0:
-        return
-    comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
+    if by % comm.size:
+        comm.exchange(flat, to=(comm.rank + by) % comm.size, into=flat, source=(comm.rank - by) % comm.size)
 
 
 class RanksOfPipeline(GroupOfRanks):
@@ -53,23 +52,13 @@ class RanksOfPipeline(GroupOfRanks):
         super().__init__("pipeline", comm.around(directions.along(comm, "pipeline")))
         self.add_over_ends = GroupOfRanks("ends", comm.around(directions.along(comm, "ends"))).all_reduce
 
-    def send_activation(self, array: Array) -> None:
-        self.send("send_activation", array, 1)
+    def send(self, what: str, array: Array) -> None:
+        to = (self.place + WAYS[what]) % self.size
+        self.comm.named(f"send_{what}", self.comm.send)("pipeline", array.reshape(-1), to=to)
 
-    def recv_activation(self, into: Array) -> None:
-        self.recv("recv_activation", into, -1)
-
-    def send_gradient(self, array: Array) -> None:
-        self.send("send_gradient", array, -1)
-
-    def recv_gradient(self, into: Array) -> None:
-        self.recv("recv_gradient", into, 1)
-
-    def send(self, name: str, array: Array, by: int) -> None:
-        self.comm.named(name, self.comm.send)("pipeline", array.reshape(-1), to=(self.place + by) % self.size)
-
-    def recv(self, name: str, into: Array, by: int) -> None:
-        self.comm.named(name, self.comm.recv)("pipeline", into=into.reshape(-1), source=(self.place + by) % self.size)
+    def recv(self, what: str, into: Array) -> None:
+        source = (self.place - WAYS[what]) % self.size
+        self.comm.named(f"recv_{what}", self.comm.recv)("pipeline", into=into.reshape(-1), source=source)
 
 
 def groups_of(comm: Observed, directions: Directions) -> dict[str, GroupOfRanks]:

@@ -21,19 +21,17 @@ from zerosim.core.comm import Communicator
 from zerosim.core.errors import CheckpointError, ZerosimError
 from zerosim.core.files import contents, reason
 from zerosim.core.words import plural
-from zerosim.scenario.schema import resolved
+from zerosim.scenario.schema import parts_in, resolved
 from zerosim.scenario.values import shown
 from zerosim.stages import STAGES
 from zerosim.stages.replica import Replica
+from zerosim.stages.storage import WEIGHTS
 from zerosim.training.collect import gathered
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
-from zerosim.training.state_file import LOSSES, WEIGHTS, Saved, named, path_of, read, steps_in, write
+from zerosim.training.state_file import LOSSES, Saved, named, path_of, read, steps_in, write
 
-LONGEST_NAME = 60
 FOLDER = ("checkpoint", "folder")
-FIXED = ("model", "train")
-FREE = (("train", "steps"),)
 
 
 def begin(experiment: Experiment) -> ExitStack:
@@ -79,9 +77,9 @@ def save(
     scenario, state, folder = experiment.scenario, replica.state, experiment.folders[config.name]
     about = {
         "scenario": resolved(scenario), "data_sha256": experiment.data_sha256,
-        "parts": {str(part): part.sha256 for part in scenario.parts.values()}, "row": config.name, "step": state.step,
+        "parts": {str(part): part.sha256 for _, part in parts_in(scenario)}, "row": config.name, "step": state.step,
         "updates": state.updates, "loss_scale": float(state.scaling.loss_scale),
-        "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.all_ranks}
+        "good_steps": state.scaling.good_steps, "stage": str(config.stage_key), "ranks": config.directions.ranks}
     try:
         losses_head = (LOSSES, config.precision.losses, [len(losses)])
         write(path_of(folder, state.step), about, [*heads, losses_head], contents())
@@ -150,7 +148,7 @@ def file_name(words: str) -> str:
     >>> file_name("Stage III, prefetch = true"), file_name("零")
     ('stage-iii-prefetch-true', 'row')
     """
-    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:LONGEST_NAME] or "row"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:60] or "row"
 
 
 def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
@@ -167,10 +165,8 @@ def find(place: Path, rows: Mapping[str, str]) -> dict[str, Path | None]:
     saved = [folder for folder in contents(place) if steps_in(folder)]
     checkpoints: dict[str, Path | None] = {}
     for row, name in rows.items():
-        if os.path.isdir(place / name):
-            checkpoints[row] = latest(place / name)
-        elif len(saved) == 1:
-            checkpoints[row] = latest(saved[0])
+        if os.path.isdir(place / name) or len(saved) == 1:
+            checkpoints[row] = latest(place / name if os.path.isdir(place / name) else saved[0])
         else:
             there = ", ".join(map(str, saved)) or "none"
             raise CheckpointError(f"--resume {place}: no checkpoint of {row} in a folder {name}; "
@@ -196,7 +192,7 @@ def refuse_another_training(experiment: Experiment, saved: Saved, *, accept_pyth
     if saved.step > scenario.train.steps:
         raise CheckpointError(f"{saved.path} is of step {saved.step}, but train.steps is {scenario.train.steps}; set "
                               f"it to at least {saved.step}")
-    for part in scenario.parts.values() if not accept_python else ():
+    for _, part in parts_in(scenario) if not accept_python else ():
         was = about["parts"].get(str(part), part.sha256)
         if was != part.sha256:
             raise CheckpointError(
@@ -210,11 +206,9 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     >>> list(differences({"train": {"seed": 1}, "model": {}}, {"train": {"seed": 2, "steps": 9}, "model": {}}))
     ['train.seed was 1, is 2']
     """
-    for name in FIXED:
+    for name in ("model", "train"):
         for key, value in now[name].items():
-            if (name, key) not in FREE and was[name].get(key, value) != value:
-                yield f"{name}.{key} was {shortened_value(was[name][key])}, is {shortened_value(value)}"
-
-
-def shortened_value(value: Any) -> str:
-    return str(value)[:60] if isinstance(value, list) else shown(value)
+            if (name, key) != ("train", "steps") and was[name].get(key, value) != value:
+                before, after = (str(one)[:60] if isinstance(one, list) else shown(one)
+                                 for one in (was[name][key], value))
+                yield f"{name}.{key} was {before}, is {after}"

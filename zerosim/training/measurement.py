@@ -111,8 +111,6 @@ class Measurement(Figures):
     memory: list[RankMemory] = field(default_factory=list)
     trace: Trace | None = None
     """The trace of the requested steps."""
-    updates_before: int = 0
-    """The number of these updates before this run."""
     weights: dict[Unit, Array] | None = None
     lifetimes: list[Lifetime] = field(default_factory=list)
     """Rank 0's allocations in the last step, if the scenario requests them."""
@@ -124,4 +122,4 @@ class Measurement(Figures):
     @property
     def updates_here(self) -> int:
         """The updates in this run."""
-        return self.updates - self.updates_before
+        return self.updates - (self.config.resumed.about["updates"] if self.config.resumed else 0)

@@ -91,7 +91,7 @@ def differences(config: Config) -> list[str]:
              for pair in zip(batch.inputs, batch.targets, strict=True)]
     loss = reduce(np.add, [part for part, _ in parts])
     expected = {name: reduce(np.add, [part[name] for _, part in parts]) for name in parts[0][1]}
-    ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.all_ranks)
+    ranks = spawn(lambda comm: step_of_rank(comm, config, whole, batch), ranks=config.directions.ranks)
     words = [f"loss: {times(float(result[0] / loss[0]), 'value')}" for result, _, _ in ranks
              if result is not None and not abs(result[0] - loss[0]) <= TOLERANCE * abs(loss[0])][:1]
     places: list[Gradients] = [{} for _ in range(side)]
@@ -206,5 +206,5 @@ def step_of_rank(
     replica.begin(initial)
     with np.errstate(all="ignore"):
         loss = step(batch)
-    return loss, sum(replica.norms.of_gradients(replica)), {
+    return loss, sum(replica.norms(replica)), {
         name: view for unit in replica.trained for name, view in unit.views(replica.state.gradients[unit]).items()}

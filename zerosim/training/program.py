@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -35,53 +36,33 @@ from zerosim.stages.replica import Batch
 from zerosim.stages.storage import HostMemory
 from zerosim.training.build import alone, initial_weights, on_rank, restored
 from zerosim.training.collect import collected
-from zerosim.training.comparison import (
-    Evidence,
-    Fingerprint,
-    compared,
-    fingerprints,
-    first_of,
-    gathered_fault,
-    published,
-)
+from zerosim.training.comparison import Evidence, Fingerprint, compared, fingerprints, first_of, published
 from zerosim.training.config import Config
 from zerosim.training.experiment import NOTHING, Experiment
 from zerosim.training.keeping import save
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.worlds.here import HERE, NOWHERE, Location
-from zerosim.worlds.objects import gather_objects
+from zerosim.worlds.objects import broadcast_object, gather_objects
 from zerosim.worlds.world import World
 
 
-class Progress(Protocol):
-    """A display of the training on rank 0."""
+class Progress:
+    """A display of the training on rank 0; this one shows nothing."""
 
     def begin(self, title: str, steps: int) -> None: ...
     def step(self, step: int, loss: float) -> None: ...
     def end(self) -> None: ...
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def begin(self, title: str, steps: int) -> None: ...
-    def step(self, step: int, loss: float) -> None: ...
-    def end(self) -> None: ...
-
-
-StepBytes = Callable[[Config, int], int]
-"""The memory that a row's steps take beyond what a rank holds."""
 
 
 def measure(
     comm: Communicator, world: World, experiment: Experiment, progress: Progress,
-    second_channel: Communicator | None = None, step_bytes: StepBytes | None = None,
+    second_channel: Communicator | None = None, step_bytes: Callable[[Config, int], int] | None = None,
 ) -> Iterator[Measurement | None]:
     """Train every row, and its reference in one process; yield a measurement per row on rank 0, else None.
 
     Prefetches and overlapped reductions use `second_channel`. With `step_bytes`, the memory of a step is tried first.
     """
-    shown = progress if comm.rank == 0 else Silent()
+    shown = progress if comm.rank == 0 else Progress()
     run = partial(Run, world, idle_bytes=resident_bytes(), progress=shown, step_bytes=step_bytes)
     check, faults = experiment.scenario.check, experiment.scenario.fault if experiment.faulty else ()
     on_others = replace(experiment, keep_weights=False, traced=NOTHING, folders={})
@@ -138,12 +119,13 @@ class Run:
     faults: Sequence[Fault] = ()
     """The faults of this rank."""
     second_channel: Communicator | None = None
-    step_bytes: StepBytes | None = None
+    step_bytes: Callable[[Config, int], int] | None = None
+    """The memory that a row's steps take beyond what a rank holds."""
 
     def __post_init__(self) -> None:
         config, rank, per_host = self.config, self.comm.rank, self.config.ranks_per_host
-        hosts = [rank // per_host for rank in range(config.all_ranks)] if per_host else self.world.hosts
-        self.hosts = hosts = [*hosts[: config.all_ranks]]
+        hosts = [rank // per_host for rank in range(config.directions.ranks)] if per_host else self.world.hosts
+        self.hosts = hosts = [*hosts[: config.directions.ranks]]
         """The number of each rank's host, by the scenario or else by the world."""
         # No instrument refers to this run: in a circle its memory would outlive the row.
         world, comm = self.world, self.comm
@@ -178,25 +160,27 @@ class Run:
         comm, config, replica, history = self.comm, self.config, self.replica, self.history
         if not self.begin():
             return Measurement(config, fits=False) if comm.rank == 0 else None
-        updates_before = replica.state.updates
         try:
             memory = self.run_all()
         except MemoryError as error:
             raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
-        wrong = gather_objects(comm, self.misfit) or []
-        evidence = first_of(gather_objects(comm, self.evidence))
         operations = {what: replica.tape.operations[what] for what in ("forward", "backward", "recomputation")}
-        ranks = gather_objects(comm, (self.traffic.counted(), memory, operations, self.passes, self.injected.missed))
+        ranks = gather_objects(comm, (self.misfit, self.evidence, self.traffic.counted(), memory, operations,
+                                      self.passes, self.injected.missed))
         trace = brought_together(comm, self.steps) if self.tracer else None
         final = collected(comm, self.experiment, config, replica)
         if ranks is None:
             return None
-        traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
+        wrong, evidences, traffic, memories, every_operations, passes, missed = zip(*ranks, strict=True)
+        evidence = first_of(evidences)
         last, pipelines = history[config.train.steps] if history else None, len(passes) // config.directions.pipeline
         disagreement = None
         if last is not None and evidence is None:
-            gathered = gathered_fault((final["weights_sha256"], final["optimizer_sha256"]), last.sha256)
-            disagreement = next((difference for difference in wrong if difference), gathered)
+            digests = final["weights_sha256"], final["optimizer_sha256"]
+            triples = zip(("weights", "optimizer state"), digests, last.sha256 or digests, strict=True)
+            gathered = (f"{what} gathered on rank 0 are not one process's: SHA-256 {ours[:12]}; expected {due[:12]}"
+                        for what, ours, due in triples if ours != due)
+            disagreement = next(chain(filter(None, wrong), gathered), None)
         return Measurement(
             config=config,
             compared=history is not None,
@@ -213,7 +197,6 @@ class Run:
             missed_faults=[str(fault) for of_rank in missed for fault in of_rank],
             trace=trace,
             updates=replica.state.updates,
-            updates_before=updates_before,
             seconds=self.seconds,
             lifetimes=self.ledger.lifetimes if config.check.lifetimes else [],
             **final,
@@ -238,11 +221,9 @@ class Run:
             short = True
             replica.state.weights.clear()
             replica.state.optimizer.clear()
-        flags = np.zeros(self.comm.size, np.bool_)
-        flags[self.comm.rank] = short
-        ring.all_gather(self.comm, split(flags, self.comm.size))
+        fits = broadcast_object(self.comm, not any(gather_objects(self.comm, short) or ()))
         del trial    # only now: ranks may share a process
-        return not flags.any()
+        return bool(fits)
 
     def run_all(self) -> RankMemory:
         """Train and check every step; return the memory figures."""
@@ -315,24 +296,21 @@ class Run:
             self.at_rest[kind] = min(least, now), max(most, now)
 
     def total(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, on every rank; the last of a pipeline compute it."""
+        """The loss of the global batch, added in the declared order, on every rank; all NaNs have the same bits.
+
+        Losses have 32 bits or more in every precision and are sent as they are. The last ranks of a pipeline add them.
+        """
         pipeline = self.config.directions.along(self.comm, "pipeline")
-        loss = np.empty(1, self.config.precision.losses) if partial_loss is None else self.added(partial_loss)
+        comm, loss = self.config.directions.data_ranks(self.comm), np.empty(1, self.config.precision.losses)
+        addition, within = self.config.addition, self.replica.mesh.within(comm)
+        if partial_loss is not None:
+            full = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
+            if addition.collective is not None:
+                add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(full))
+            ring.all_gather(within, split(full, within.size))
+            loss = with_one_nan(full.copy())
         tree.broadcast(pipeline, loss, pipeline.size - 1)
         return loss
-
-    def added(self, partial_loss: Any) -> Array:
-        """The loss of the global batch, added in the declared order; all NaNs have the same bits.
-
-        Losses have 32 bits or more in every precision and are sent as they are.
-        """
-        comm = self.config.directions.data_ranks(self.comm)
-        addition, within = self.config.addition, self.replica.mesh.within(comm)
-        loss = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
-        if addition.collective is not None:
-            add_replicas(addition.collective)(self.replica.mesh.across(comm), self.replica.own(loss))
-        ring.all_gather(within, split(loss, within.size))
-        return with_one_nan(loss.copy())
 
     def memory(self) -> RankMemory:
         """The memory figures of this rank."""

@@ -17,21 +17,21 @@ of its own.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zerosim.autograd.operations.losses import counted
 from zerosim.autograd.player import perform
-from zerosim.autograd.tape import Policy, Tape
+from zerosim.autograd.tape import Tape
 from zerosim.autograd.tape_collectives import TapeGroups, added_over, over
 from zerosim.core.allocation import Array
 from zerosim.core.bits import with_one_nan
-from zerosim.core.orders import Order
+from zerosim.core.orders import Arrives
 from zerosim.core.sharding import Mesh, bounds, padded
-from zerosim.core.wires import Format, WireError, wire_error
+from zerosim.core.wires import WireError, wire_error
 from zerosim.models.units import Model, Unit
+from zerosim.stages.arithmetic import Arithmetic
 from zerosim.stages.scaling import Scaling, counted_square_sum
 from zerosim.stages.update import MASTER, UpdateRule
 
@@ -75,33 +75,8 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """Where sums are rounded, and the order of operations.
-
-    `compute`: weights are cast to it before use, and gradients are computed in it. `policy`: the dtype of each value of
-    a model's computation, if not `compute`. `output`: the model's outputs are cast to it before the loss.
-    `weights_wire`: how each shard is quantised for the all-gather. `gradients_wire`: how each chunk that a rank sends
-    is quantised; other ranks receive the quantised values. `accumulate`, `wire`: the dtypes in which a rank's
-    micro-batches, and then the ranks, are added. `part_by_part`: ranks are added before micro-batches.
-    `publishes_updates`: updates are rounded to the precision of the weights, and subtracted from these, instead of from
-    the master copy alone.
-    """
-
-    compute: np.dtype[Any]
-    policy: Policy
-    output: np.dtype[Any]
-    weights_wire: Format | None
-    gradients_wire: Format | None
-    accumulate: np.dtype[Any]
-    wire: np.dtype[Any]
-    accumulates_in_float32: bool
-    part_by_part: bool
-    publishes_updates: bool
-
-
-@dataclass(frozen=True)
 class Reference:
-    """One process that trains `model`, and adds in the order that `order` declares for the ranks of `mesh`."""
+    """One process that trains `model`, and adds in the order that `arithmetic` declares for the ranks of `mesh`."""
 
     model: Model
     initial: Callable[[Unit], Array]
@@ -109,7 +84,6 @@ class Reference:
     scaling: Callable[[], Scaling]
     draw: Callable[[int, Array, int, int, int], None]
     mesh: Mesh
-    order: Order
     arithmetic: Arithmetic
     groups: TapeGroups = field(default_factory=dict)
     """The groups of the place that it trains, if ranks share micro-batches; see `places`."""
@@ -160,7 +134,7 @@ class Reference:
             self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor)
             return
         updates = np.empty_like(weights)
-        self.rule.differences(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
+        self.rule.update(unit, 0, weights, gradient, state, step=step, count=count, factor=factor, out=updates)
         self.rule.of_matrices(unit, updates, step=step)
         self.rule.apply(unit, 0, weights, updates, step=step)
 
@@ -183,7 +157,7 @@ class Reference:
             losses.append(loss)
             for unit, partials in contributions.items():
                 partials.append(gradients[unit])
-        return self.order.total(losses, self.mesh), {
+        return self.arithmetic.order.total(losses, self.mesh), {
             unit: reduce(Gradient.__add__, (self.gradient(partials) for end, partials in contributions.items()
                                if end.numbers == unit.numbers))
             for unit in self.trained
@@ -202,16 +176,18 @@ class Reference:
     def gradient(self, contributions: Sequence[Array]) -> Gradient:
         """A unit's gradient: all micro-batches, rank by rank; or, `part_by_part`, the k-th micro-batch of every rank
         for each k."""
-        contributions = [contribution.astype(self.arithmetic.accumulate, copy=False) for contribution in contributions]
+        arithmetic, coded = self.arithmetic, self.arithmetic.gradients_wire
+        contributions = [contribution.astype(arithmetic.accumulate, copy=False) for contribution in contributions]
         block = len(contributions) // self.mesh.size
-        parts = [contributions[k::block] for k in range(block)] if self.arithmetic.part_by_part else [contributions]
-        coded = self.arithmetic.gradients_wire
-        arrives = None if coded is None else lambda sent, sender: coded.arriving(sent)
-        sums = [self.order.total(part, self.mesh, self.arithmetic.wire, arrives) for part in parts]
+        parts = [contributions[k::block] for k in range(block)] if arithmetic.part_by_part else [contributions]
+
+        def sums(arrives: Arrives | None = None) -> list[Array]:
+            return [arithmetic.order.total(part, self.mesh, arithmetic.wire, arrives) for part in parts]
+
+        arrived = sums(None if coded is None else lambda sent, sender: coded.arriving(sent))
         kept_in = self.rule.precision.weights
-        wide = added(sums, np.float32) if self.arithmetic.accumulates_in_float32 else None
-        whole = [] if coded is None else [self.order.total(part, self.mesh, self.arithmetic.wire) for part in parts]
-        return Gradient(added(sums, kept_in), wide, added(whole, kept_in) if whole else None)
+        wide = added(arrived, np.float32) if arithmetic.accumulates_in_float32 else None
+        return Gradient(added(arrived, kept_in), wide, None if coded is None else added(sums(), kept_in))
 
     def wire_errors(
         self, weights: Mapping[Unit, Array], gradients: Mapping[Unit, Gradient]

@@ -29,13 +29,13 @@ from zerosim.core.errors import CheckpointError
 from zerosim.core.files import contents, regular
 from zerosim.core.precisions import PRECISIONS
 from zerosim.models.units import ParameterPlace
+from zerosim.stages.storage import WEIGHTS
 
 STEP = re.compile(r"step-(\d{8,18})\.safetensors")
-WEIGHTS, OPTIMIZER, LOSSES = "weights", "optimizer.", "optimizer.losses"
+OPTIMIZER, LOSSES = "optimizer.", "optimizer.losses"
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """The format's names of dtypes."""
 OF_NAMES = {DTYPES[dtype.name]: dtype for policy in PRECISIONS.values() for dtype in (policy.weights, policy.state)}
-UNKNOWN = "0" * 64
 
 Heading = tuple[str, np.dtype[Any], Sequence[int]]
 """The name, the dtype and the shape of an array."""
@@ -80,7 +80,7 @@ def write(path: Path, about: Mapping[str, Any], arrays: Sequence[Heading], conte
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            file.write(head(UNKNOWN))
+            file.write(head("0" * 64))
             for array in contents:
                 content = little_endian(array)
                 digest.update(content)

@@ -9,6 +9,7 @@ of central differences in float64.
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,8 @@ def cases_of(operation: Operation, size: int) -> Iterator[tuple[Shape, dict[str,
     if "group" not in names or not choices.keys() >= set(names):
         raise UsageError(f"{operation.name} has the settings {', '.join(names) or 'none'}; a proof sets group, axis "
                          "and by; for any others, give the file EXAMPLES and use zerosim check FILE")
-    combinations: list[dict[str, Any]] = [{}]
-    for name in names:
-        combinations = [{**settings, name: choice} for settings in combinations for choice in choices[name]]
-    yield from (((2 * size, 3 * size), settings) for settings in combinations)
+    for chosen in product(*(choices[name] for name in names)):
+        yield (2 * size, 3 * size), dict(zip(names, chosen, strict=True))
 
 
 def first_fault(operation: Operation, size: int) -> str | None:

@@ -127,16 +127,16 @@ def tensor_bytes_between(config: Config) -> Between:
     if keys.kind != "transformer" or keys.latent or config.directions.places != ranks or ranks == 1:
         return {}
     tokens = config.steps_here * config.block * config.train.micro_batch * config.in_one_piece.task.inputs
-    half = tokens * keys.width * config.computing.weights.itemsize * (ranks - 1) / ranks
+    half = tokens * keys.width * config.arithmetic.compute.itemsize * (ranks - 1) / ranks
     trained = all(not unit.frozen for unit in config.model.units)
     more = keys.layers * (4 * bool(config.recomputed) + 2 * parallel.sequence_parallel)
     more += 2 * keys.layers * parallel.partition_activations
     ends = 6 * (parallel.sequence_parallel or parallel.vocabulary_parallel)
-    widest = 1 if config.autocast is None else 2
+    widest = 1 if config.arithmetic.products == config.arithmetic.compute else 2
     alike = parallel.sequence_parallel * sum(
         math.prod(place.shape) for unit in config.model.units for place in unit.places if not place.parameter.cut)
     most = half * (8 * keys.layers + more + ends + 16 / keys.width) + 2 * alike * (
-        config.steps_here * config.block * config.computing.weights.itemsize * (ranks - 1) / ranks)
+        config.steps_here * config.block * config.arithmetic.compute.itemsize * (ranks - 1) / ranks)
     return {SENT: (math.floor(half * keys.layers * (8 if trained else 4)), math.ceil(widest * most))}
 
 
@@ -146,21 +146,21 @@ def moved_between(config: Config, updates: int) -> Between:
     ZeRO-Offload copies a shard's gradient down and its weights up for each update, but for updates that are published,
     which are no states; offloaded weights come up for each pass.
     """
-    if not config.on_host:
+    if not config.placement.on_host:
         return {}
     size, item = config.precision.weights.itemsize, max(config.precision.state.itemsize, FP32_BYTES)
     rounded = config.arithmetic
     narrow = min(size, *(dtype.itemsize for dtype in (rounded.compute, rounded.wire, rounded.accumulate)))
-    mesh, optimizer = config.mesh, "optimizer" in config.stage.sharded
+    mesh, optimizer = config.placement.mesh, "optimizer" in config.stage.sharded
     weights = sum(shard(unit.count, mesh) for unit in config.model.units)
     updated = sum(shard(unit.count, replace(mesh, group=mesh.group if optimizer else 1))
                   for unit in config.model.units if not unit.frozen)
     differs = config.rule.optimizer.of_matrix is not None or (
         config.stage.publishes and config.parallel.publish == "updates")
-    least = weights * size * config.steps_here * config.passes if "parameters" in config.on_host else (
+    least = weights * size * config.steps_here * config.passes if "parameters" in config.placement.on_host else (
         (2 - differs) * updated * narrow * updates)
     uses = max((later_uses(config.model, unit) + 1 for unit in config.model.units), default=0) + 1
-    fetched = weights * uses * config.passes * ("parameters" in config.on_host)
+    fetched = weights * uses * config.passes * ("parameters" in config.placement.on_host)
     most = config.steps_here * item * (updated * (config.reductions + 2) + fetched)
     return {MOVED: (least, most)}
 
@@ -168,19 +168,19 @@ def moved_between(config: Config, updates: int) -> Between:
 def peaks_between(config: Config) -> Between:
     """The bytes of each kind at the peak on one rank; those of activations only of a shipped model."""
     resting, model, stage, parallel = resting_bytes(config), config.model, config.stage, config.parallel
-    lengths = sorted((shard(unit.count, replace(config.mesh, group=1)) for unit in model.units), reverse=True)
+    lengths = sorted((shard(unit.count, replace(config.placement.mesh, group=1)) for unit in model.units), reverse=True)
     whole, most = sum(lengths), lengths[0] if lengths else 0
     sums = config.arithmetic.accumulate, config.arithmetic.wire, config.precision.weights
     wide = max(dtype.itemsize for dtype in sums)
-    near = {kind: 3 * most * FP32_BYTES for kind in MODEL_STATES if kind in config.on_host}
+    near = {kind: 3 * most * FP32_BYTES for kind in MODEL_STATES if kind in config.placement.on_host}
     full = 0
     if stage.gathers:
         again = any(later_uses(model, unit) > 1 for unit in model.units)
         kept = whole if not parallel.reshard_after_forward or again else most
-        full = (kept + most * (1 + parallel.prefetch)) * max(config.computing.weights.itemsize, FP32_BYTES)
+        full = (kept + most * (1 + parallel.prefetch)) * max(config.arithmetic.compute.itemsize, FP32_BYTES)
     later = config.at_once < config.block and not config.arithmetic.part_by_part
     at_end = "gradients" in stage.sharded and (later or config.whole is not None)
-    terms = config.added_on_rank if parallel.order in ("tree", "exact") else 0
+    terms = config.block // config.reductions if parallel.order in ("tree", "exact") else 0
     # The sum, a micro-batch's, and a working copy; of a unit that runs twice one of each micro-batch until it has both.
     contributions = 3 + under_way(config) * any(len(unit.segments) > 1 for unit in model.units)
     gradients = wide * (whole * (at_end + 2 * parallel.overlap + terms) + contributions * most)
@@ -207,7 +207,7 @@ def activations_between(config: Config) -> tuple[int, int]:
     """
     keys, model, task, parallel = config.keys, config.model, config.in_one_piece.task, config.parallel
     tokens = config.train.micro_batch * (task.inputs if task.tokens else 1)
-    size = config.computing.weights.itemsize
+    size = config.arithmetic.compute.itemsize
     numbers = [(product.layer, product.numbers) for product in products(config, model)]
     rows = attention(config)[1] * 2.5
     here = [number for unit in model.units for number in unit.numbers]
@@ -218,7 +218,7 @@ def activations_between(config: Config) -> tuple[int, int]:
     kept = {layer: sum(counts) + (rows + gated * max(counts, default=0)) * (layer in blocks) + residual
             for layer, counts in of_layer.items()}
     alive = under_way(config)
-    cast = config.autocast.weights.itemsize if config.autocast else 0
+    cast = config.arithmetic.products.itemsize * (config.arithmetic.products != config.arithmetic.compute)
     wide, later = max(size, FP32_BYTES), 1 + (parallel.schedule == "zb_h1")
     between = max(task.outputs, keys.width if task.tokens else max(task.inputs, *keys.hidden, 0))
     ceiling = tokens * (alive * ((size + cast) * later * sum(kept.values()) + wide * between)

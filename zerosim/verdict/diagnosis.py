@@ -20,8 +20,9 @@ from zerosim.core.words import plural
 from zerosim.models.parameters import ORIGIN, Coordinates
 from zerosim.models.units import Unit
 from zerosim.stages.adding import Addition, add_replicas
+from zerosim.stages.storage import WEIGHTS
 from zerosim.training.build import alone
-from zerosim.training.comparison import WEIGHTS, Evidence, comparable_chunks, published, states
+from zerosim.training.comparison import Evidence, comparable_chunks, published, states
 from zerosim.training.config import Config
 from zerosim.training.experiment import Experiment
 from zerosim.training.reference import Snapshot
@@ -103,22 +104,23 @@ def replay(experiment: Experiment, config: Config, evidence: Evidence | None) ->
 def orders_of_addition(config: Config, chunk: int) -> dict[str, str]:
     """The order in which the stage adds `chunk`, computed on symbols, and the declared order."""
     declared = declared_order(config, chunk)
-    ours = declared if config.order.within is None else str(
-        chunk_sums(config.addition, config.mesh, config.added_on_rank)[chunk])
+    ours = declared if config.arithmetic.order.within is None else str(
+        chunk_sums(config.addition, config.placement.mesh, config.block // config.reductions)[chunk])
     return {"ours": ours, "reference": declared}
 
 
 def declared_order(config: Config, chunk: int) -> str:
     """The sum of micro-batches g0, g1, … in `chunk` as the order declares it; words for an order-free sum."""
-    mesh, count = config.mesh, config.mesh.size * config.added_on_rank
-    if config.order.within is None:
-        return config.order.words
-    return str(config.order.total([symbols(number, mesh.size) for number in range(count)], mesh)[chunk])
+    mesh, order = config.placement.mesh, config.arithmetic.order
+    if order.within is None:
+        return order.words
+    count = mesh.size * (config.block // config.reductions)
+    return str(order.total([symbols(number, mesh.size) for number in range(count)], mesh)[chunk])
 
 
 def locate(config: Config, evidence: Evidence, snapshot: Snapshot) -> Divergence:
     """The first element in which `evidence` differs from the reference's snapshot of the same step on that place."""
-    what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.ranks
+    what, ours, theirs, chunks = evidence.what, evidence.values, snapshot.loss, config.directions.data
     unit = None if evidence.unit is None else config.model.units[evidence.unit]
     if unit is not None:
         theirs = comparable_chunks(what, states(snapshot, unit)[what], chunks)[evidence.chunk]
@@ -280,7 +282,7 @@ def compared(what: str, one: Config, ours: Snapshot, two: Config, theirs: Snapsh
         return None
     at, values = int(differs[number][0]), [side[number][1] for side in (layers, others)]
     places = [side[number][0].bounds(number)[0] + at for side in (layers, others)]
-    chunks = [place // chunk_length(side[number][0].count, config.ranks)
+    chunks = [place // chunk_length(side[number][0].count, config.directions.data)
               for place, side, config in zip(places, (layers, others), (one, two), strict=True)]
     _, _, name, index = element(layers[number][0], places[0])
     return RowDifference(
@@ -303,7 +305,7 @@ def order(config: Config, chunk: int) -> str:
     rounded, sent = config.arithmetic, config.parallel.quantized_gradients
     again = f", {config.reductions} times, and these sums left to right" if rounded.part_by_part else ""
     codes = f", sent as {sent}" if sent != "none" else ""
-    cast = "" if config.computing is config.precision else f", of gradients computed in {config.computing.weights}"
-    cast += f", of products in {config.autocast.weights}" if config.autocast else ""
+    cast = "" if rounded.compute == config.precision.weights else f", of gradients computed in {rounded.compute}"
+    cast += f", of products in {rounded.products}" if rounded.products != rounded.compute else ""
     return (f"{declared_order(config, chunk)}{again}, in {rounded.wire} over ranks and {rounded.accumulate} over "
             f"micro-batches{cast}{codes}")

@@ -78,7 +78,7 @@ def flow(collective: Callable[..., None], size: int, rank: int, length: int, ite
     >>> flow(ring.all_gather, 4, 0, length=10, itemsize=4, root=None)
     Flow(to={1: 120}, messages={40: 3}, received_bytes=120)
     """
-    row = algorithm_of(collective).at(size, length * itemsize * (size if root is None else 1))
+    row = algorithm_of(collective)
     if not row.users:
         return by_formula(row, size, rank, root).times(length * itemsize)
     if size > MOST_RECORDED_RANKS:

@@ -24,7 +24,7 @@ from zerosim.training.experiment import NOTHING, Experiment, prepare
 from zerosim.training.keeping import begin, with_checkpoints
 from zerosim.training.measurement import Measurement, RankMemory, without_zeros
 from zerosim.training.one_function import refuse_unequal_splits
-from zerosim.training.program import Progress, Silent, measure
+from zerosim.training.program import Progress, measure
 from zerosim.verdict.addresses import fragmentation
 from zerosim.verdict.bounds import moved_between, operations_between, peaks_between, tensor_bytes_between
 from zerosim.verdict.diagnosis import Divergence, first_divergence, orders_of_addition, row_differences
@@ -120,7 +120,7 @@ def compared_with_each_other(rows: Sequence[RowOutcome]) -> list[RowOutcome]:
     firsts: dict[tuple[object, ...], RowOutcome] = {}
     outcomes = []
     for row in rows:
-        first = firsts.setdefault(row.config.reference_key, row) if row.fits else row
+        first = firsts.setdefault(row.config.reference_key, row) if row.measured.fits else row
         outcomes.append(row if first is row else replace(
             row, equal=ending(row) == ending(first), compared_with=first.name))
     return outcomes
@@ -159,7 +159,7 @@ def local_world(scenario: Scenario) -> LocalWorld:
 
 
 def run_locally(
-    experiment: Experiment, progress: Progress = Silent(), *, limit_seconds: float | None = None  # noqa: B008 - no state
+    experiment: Experiment, progress: Progress = Progress(), *, limit_seconds: float | None = None  # noqa: B008 - no state
 ) -> Outcome:
     """Run in one process, a thread for each rank; `StillRunning` after `limit_seconds`, if there is a limit."""
     outcome = run_on(LocalWorld(experiment.scenario.world.ranks, limit_seconds=limit_seconds), experiment, progress)

@@ -3,10 +3,11 @@
 Nothing here knows a terminal or a picture: views read the document that `zerosim.show.document` makes of an outcome.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import TypeVar
+from itertools import islice
+from typing import Any, NamedTuple
 
 from zerosim.core.allocation import MODEL_STATES
 from zerosim.core.words import joined_names, plural
@@ -21,26 +22,47 @@ from zerosim.verdict.addresses import FIRST_FIT, LAID_OUT, Fragmentation
 from zerosim.verdict.bounds import MOVED, SENT
 from zerosim.verdict.diagnosis import Divergence, RowDifference
 
-Figure = TypeVar("Figure")
-
 TRAFFIC = {
     "sent_bytes": "bytes sent", "received_bytes": "bytes received", "messages": "messages",
     "between_bytes": "bytes sent to other hosts", "largest_message_bytes": "bytes in the largest message"}
 """The compared counts of all messages, and their words."""
 MOST_NAMES = 4
 """The most rows that a verdict names."""
-BEGINNINGS = {"reduce_scatter": "a reduce-scatter", "update": "an update"}
-"""The operations before which a step frees what it no longer needs, in words."""
 
 
-def traffic_fault(rank: int, measured: Count, expected: Count) -> str | None:
-    """The first count of a rank's messages that differs from the one due, as the words after the name of a row."""
-    figures = [(words, getattr(measured, name), getattr(expected, name)) for name, words in TRAFFIC.items()]
-    for collective, ours, theirs in paired(measured.by_collective, expected.by_collective, Count()):
-        figures += [(f"{words} of {collective}", getattr(ours, name), getattr(theirs, name))
-                    for name, words in ({"calls": "calls"} | TRAFFIC).items()]
-    return next((f"{what} are not the formula's: {seen:,} of rank {rank}; expected {expected:,}"
-                 for what, seen, expected in figures if seen != expected), None)
+class Claim(NamedTuple):
+    """A figure as measured, the least and the most that it may be, and the fault in words if it is not.
+
+    >>> Claim(6, 5, 5, "sends 6 messages, not 5").holds
+    False
+    """
+
+    seen: Any
+    least: Any
+    most: Any
+    fault: str
+    about: str = ""
+    """Of a rank's memory: `kept` between steps, on the `host`, or at the `peak` and later."""
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.least <= self.seen <= self.most)
+
+
+def first_fault(claims: Iterable[Claim]) -> list[str]:
+    """The fault of the first claim that does not hold, if there is one."""
+    return [*islice((claim.fault for claim in claims if not claim.holds), 1)]
+
+
+def traffic_claims(rank: int, measured: Count, expected: Count) -> Iterator[Claim]:
+    """Each count of a rank's messages is the one due."""
+    ours_of, theirs_of = measured.by_collective, expected.by_collective
+    collectives = [(f" of {name}", ours_of.get(name, Count()), theirs_of.get(name, Count()))
+                   for name in sorted({*ours_of, *theirs_of})]
+    for of, ours, theirs in [("", measured, expected), *collectives]:
+        for name, words in (({"calls": "calls"} if of else {}) | TRAFFIC).items():
+            seen, due = getattr(ours, name), getattr(theirs, name)
+            yield Claim(seen, due, due, f"{words}{of} are not the formula's: {seen:,} of rank {rank}; expected {due:,}")
 
 
 def overweight(measured: RankMemory, expected: RankMemory) -> list[str]:
@@ -69,46 +91,42 @@ def lingering(measured: RankMemory, expected: RankMemory) -> list[str]:
     """The memory that a step should have freed before it reduced a gradient, or updated weights, in words."""
     return [
         f"{size:,} B of {kind} as {words} begins; expected {most:,}"
-        for name, words in BEGINNINGS.items() for kind, most in expected.held_at_beginning.get(name, {}).items()
+        for name, words in (("reduce_scatter", "a reduce-scatter"), ("update", "an update"))
+        for kind, most in expected.held_at_beginning.get(name, {}).items()
         if (size := measured.held_at_beginning.get(name, {}).get(kind, 0)) > most]
 
 
-def memory_faults(
+def memory_claims(
     measured: RankBytes, expected: RankBytes, heavy: Sequence[str], held: Sequence[str]
-) -> Iterator[tuple[set[str], str]]:
-    """The bytes of a rank that differ from those due, and units that are `heavy` or memory that is `held` too long: of
-    the bytes `kept` between steps, at the `peak` and later, or on the `host`; and the fault in words."""
-    if heavy or measured.resting_bytes != expected.resting_bytes:
-        keeps = f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
-        yield {"kept"}, f"bytes kept are not the formula's{keeps}"
+) -> Iterator[Claim]:
+    """The bytes of a rank are those due, no unit is `heavy`, and no memory is `held` too long."""
+    rank, keeps = measured.rank, f": rank {expected.rank} keeps {', '.join(heavy)}" if heavy else ""
+    differ = measured.resting_bytes != expected.resting_bytes
+    yield Claim(len(heavy) + differ, 0, 0, f"bytes kept are not the formula's{keeps}", "kept")
     for kind, most in expected.peak_bytes.items():
         peak, least = measured.peak_bytes[kind], expected.least_bytes.get(kind, 0)
-        what = "all kinds together" if kind == "total" else kind
-        if peak > most:
-            yield {"peak"}, (f"more memory than allowed is in use at the peak: rank {measured.rank} holds {peak:,} B "
-                             f"of {what}; {most:,} are enough")
-        elif peak < least:
-            yield {"peak"}, (f"less memory than required is in use at the peak: rank {measured.rank} holds {peak:,} B "
-                             f"of {what}, where {least:,} are used")
+        holds = f"rank {rank} holds {peak:,} B of {'all kinds together' if kind == 'total' else kind}"
+        for words, low, high, end in (("more memory than allowed", 0, most, f"; {most:,} are enough"),
+                                      ("less memory than required", least, math.inf, f", where {least:,} are used")):
+            yield Claim(peak, low, high, f"{words} is in use at the peak: {holds}{end}", "peak")
     for words in held:
-        yield {"peak"}, f"memory is held too long: rank {measured.rank} holds {words}"
-    for which, words, ours, theirs in (
-            ({"host", "peak"}, "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
-            ({"host", "peak"}, "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
-            ({"peak"}, "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
-        for what, here, there in paired(ours, theirs, 0):
-            if here != there:
-                yield which, (f"host memory is not the formula's: rank {measured.rank}, {words.format(what)}: "
-                              f"{here:,} B; expected {there:,}")
+        yield Claim(1, 0, 0, f"memory is held too long: rank {rank} holds {words}", "peak")
+    for about, words, ours, theirs in (
+            ("host", "{} between steps", measured.host_resting_bytes, expected.host_resting_bytes),
+            ("host", "{} at the peak", measured.host_peak_bytes, expected.host_peak_bytes),
+            ("peak", "bytes moved of {}", measured.moved_bytes, expected.moved_bytes)):
+        for what in sorted({*ours, *theirs}):
+            here, there = ours.get(what, 0), theirs.get(what, 0)
+            yield Claim(here, there, there, f"host memory is not the formula's: rank {rank}, {words.format(what)}: "
+                                            f"{here:,} B; expected {there:,}", about)
 
 
-def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
-    """The operations of all ranks and the peaks that the papers' formulas do not allow, in words."""
+def bounds_claims(row: "RowOutcome") -> Iterator[Claim]:
+    """The operations of all ranks, and the bytes of each, are within those that the papers' formulas allow."""
     for what, (least, most) in row.operations_between.items():
         seen = sum(operations.get(what, 0) for operations in row.measured.operations)
-        if not least <= seen <= most:
-            yield (f"floating-point operations of {what} are beyond their bounds: {seen:,} of all ranks; the model's "
-                   f"sizes allow {span_words(least, most)}")
+        yield Claim(seen, least, most, f"floating-point operations of {what} are beyond their bounds: {seen:,} of all "
+                                       f"ranks; the model's sizes allow {span_words(least, most)}")
     for (measured, due), traffic in zip(row.memory, row.measured.traffic, strict=True):
         kinds = {kind: peak for kind, peak in measured.peak_bytes.items() if kind != "total"}
         together = max([sum(due.resting_bytes.values()), *kinds.values()]), sum(kinds.values())
@@ -116,29 +134,31 @@ def out_of_bounds(row: "RowOutcome") -> Iterator[str]:
             SENT: sum(count.sent_bytes for name, count in traffic.by_collective.items() if name.startswith("tensor_")),
             MOVED: sum(count for what, count in measured.moved_bytes.items() if what.partition(",")[0] in MODEL_STATES)}
         for what, (least, most) in (due.between | {"total at the peak": together}).items():
-            if not least <= (seen := bytes_seen[what]) <= most:
-                yield (f"bytes are beyond their bounds: rank {measured.rank} has {seen:,} B of {what}; the model's "
-                       f"sizes allow {span_words(least, most)}")
+            seen = bytes_seen[what]
+            yield Claim(seen, least, most, f"bytes are beyond their bounds: rank {measured.rank} has {seen:,} B of "
+                                           f"{what}; the model's sizes allow {span_words(least, most)}")
 
 
-def grown(measured: RankMemory, ranks: int) -> str | None:
-    """The growth of a process of up to `ranks` ranks beyond what a step may leave in it, in words."""
-    if not measured.process_bytes:
-        return None
-    grown_bytes, steps = growth(measured.process_bytes)
-    allowed = ranks * steps * STEP_BYTES
-    return None if grown_bytes <= allowed else (
-        f"the process of rank {measured.rank} grows: it holds {grown_bytes:,} B more after its last {steps} steps, of "
-        f"arrays and objects that no ledger counts; {allowed:,} are allowed")
+def growth_claims(memory: Sequence[RankMemory]) -> Iterator[Claim]:
+    """No process of some of the ranks grows beyond what a step may leave in it, if the scenario requests its bytes."""
+    for measured in memory:
+        if measured.process_bytes:
+            grown_bytes, steps = growth(measured.process_bytes)
+            allowed = len(memory) * steps * STEP_BYTES
+            yield Claim(grown_bytes, -math.inf, allowed, f"the process of rank {measured.rank} grows: it holds "
+                        f"{grown_bytes:,} B more after its last {steps} steps, of arrays and objects that no ledger "
+                        f"counts; {allowed:,} are allowed")
 
 
-def paired(ours: Mapping[str, Figure], other: Mapping[str, Figure], zero: Figure) -> list[tuple[str, Figure, Figure]]:
-    """Each key of either side, in order, with both figures.
-
-    >>> paired({"b": 1}, {"a": 2, "b": 1}, 0)
-    [('a', 0, 2), ('b', 1, 1)]
-    """
-    return [(key, ours.get(key, zero), other.get(key, zero)) for key in sorted({*ours, *other})]
+def operations_claims(row: "RowOutcome") -> Iterator[Claim]:
+    """The matrix products of the ranks of each pipeline have the model's operations."""
+    every = row.measured.operations
+    stride = len(every) // row.config.directions.pipeline
+    for rank in range(stride):
+        for what, due in row.due_operations.items():
+            seen = sum(operations.get(what, 0) for operations in every[rank::stride])
+            yield Claim(seen, due, due, f"floating-point operations of {what} are not the model's: {seen:,} of rank "
+                                        f"{rank}; expected {due:,}")
 
 
 def does_not_fit(needed_bytes: int, allowed_bytes: int, would_fit: Sequence[str]) -> str:
@@ -205,10 +225,6 @@ class RowOutcome(Judgement):
         return list(zip(self.measured.memory, self.due.memory, strict=True)) if self.due else []
 
     @property
-    def fits(self) -> bool:
-        return self.measured.fits
-
-    @property
     def name(self) -> str:
         """The name of the row: the variant's, or the stage's title."""
         return self.config.name
@@ -221,7 +237,7 @@ class RowOutcome(Judgement):
     def failures(self) -> list[str]:
         """The failed checks of this row, in words."""
         too_large = self.config.stage_key in self.config.check.does_not_fit
-        if not self.fits:
+        if not self.measured.fits:
             return [] if too_large else [does_not_fit(self.needed_bytes, self.allowed_bytes, self.would_fit)]
         return [
             *failed_checks(self),
@@ -247,17 +263,18 @@ class Outcome:
     @property
     def trained(self) -> list[RowOutcome]:
         """The rows that were trained."""
-        return [row for row in self.rows if row.fits]
+        return [row for row in self.rows if row.measured.fits]
 
     @property
     def did_not_fit(self) -> list[RowOutcome]:
         """The rows whose model states exceed the limit, which were not trained."""
-        return [row for row in self.rows if not row.fits]
+        return [row for row in self.rows if not row.measured.fits]
 
     @property
     def on_other_ranks(self) -> list[tuple[int, RowOutcome]]:
         """The results of rows on different numbers of ranks, each with that number."""
-        return [(ranks, row_on) for row in self.rows for ranks, row_on in row.on_other_ranks.items() if row_on.fits]
+        return [(ranks, row_on) for row in self.rows for ranks, row_on in row.on_other_ranks.items()
+                if row_on.measured.fits]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -299,81 +316,68 @@ class Outcome:
 
 def failed_checks(row: RowOutcome) -> Iterator[str]:
     """The failed checks of a row that every scenario has, in words; each check with its first rank."""
+    measured, config = row.measured, row.config
     if row.equal is False:
         yield "bits differ" + ("" if row.compared_with == "one process" else f" from {row.compared_with}")
-    if row.measured.updates != row.config.train.steps and not row.config.scaling().dynamic:
-        yield (f"counts {row.measured.updates} updates in {row.config.train.steps} steps, but no update may be skipped")
-    if row.measured.disagreement:
-        yield row.measured.disagreement
-    yield from first_fault(traffic_fault(rank, *pair) for rank, pair in enumerate(row.traffic))
-    yield from first_fault([row.sent_otherwise])
-    yield from first_fault(miscalculated(row))
-    if row.config.steps_here > 0:
-        faults = [fault for pair in row.memory for fault in memory_faults(*pair, overweight(*pair), lingering(*pair))]
-        kept = [words for which, words in faults if which == {"kept"}]
-        yield from sorted(kept, key=lambda words: ": " not in words)[:1]
-        yield from first_fault(words for which, words in faults if which != {"kept"})
-        yield from first_fault(out_of_bounds(row))
-        yield from first_fault(grown(measured, len(row.memory)) for measured, _ in row.memory)
-        yield from first_fault([row.schedule_fault])
-    if row.measured.missed_faults:
-        yield f"a fault was not injected: {'; '.join(row.measured.missed_faults)}"
-
-
-def first_fault(faults: Iterable[str | None]) -> list[str]:
-    """The first of these words, if there are any."""
-    return [words for words in faults if words][:1]
+    if measured.updates != config.train.steps and not config.scaling().dynamic:
+        yield f"counts {measured.updates} updates in {config.train.steps} steps, but no update may be skipped"
+    yield from filter(None, [measured.disagreement])
+    yield from first_fault(claim for rank, pair in enumerate(row.traffic) for claim in traffic_claims(rank, *pair))
+    yield from filter(None, [row.sent_otherwise])
+    yield from first_fault(operations_claims(row))
+    if config.steps_here > 0:
+        claims = [claim for pair in row.memory for claim in memory_claims(*pair, overweight(*pair), lingering(*pair))]
+        kept = [claim for claim in claims if claim.about == "kept"]
+        yield from first_fault(sorted(kept, key=lambda claim: ": " not in claim.fault))
+        yield from first_fault(claim for claim in claims if claim.about != "kept")
+        yield from first_fault(bounds_claims(row))
+        yield from first_fault(growth_claims([rank for rank, _ in row.memory]))
+        yield from filter(None, [row.schedule_fault])
+    if measured.missed_faults:
+        yield f"a fault was not injected: {'; '.join(measured.missed_faults)}"
 
 
 def broken_claims(row: RowOutcome) -> Iterator[str]:
     """The checks of a scenario for this row that do not hold, in words."""
     check, measured, test, steps = row.config.check, row.measured, row.measured.test, row.config.steps_here
     if test is not None and check.test_accuracy and test < check.test_accuracy:
-        yield f"test accuracy is {percent(test)}, below {percent(check.test_accuracy)}"
-    if test is not None and check.test_loss and not test < float(check.test_loss):
+        # Six digits, so that a value just below the limit does not read as the limit.
+        yield f"test accuracy is {100 * test:.6g}%, below {100 * check.test_accuracy:.6g}%"
+    if test is not None and check.test_loss and not test < check.test_loss:
         yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
-    for claimed in check.volumes:
-        if round(row.volume, 6) != round(claimed, 6):
-            yield f"sends {row.volume:.4g} P (N−1)/N, not {claimed:.4g}"
     by_collectives = [sum(count.sent_bytes for name, count in rank.by_collective.items()
                           if name in check.collectives or not check.collectives) for rank in measured.traffic]
     beyond = row.fragmentation.beyond_peak_bytes if row.fragmentation else {}
-    of_steps: list[tuple[Sequence[int], Fraction | int | None, str]] = [
-        *((claims, beyond.get(name), f"needs {{:,}} bytes beyond the peak by {name}, not {{:,}}")
+
+    def in_step(count: int) -> float:
+        return count / steps if steps and count % steps else count // max(steps, 1)
+
+    of_steps: list[tuple[Sequence[int], float, str]] = [
+        *((claims, beyond.get(name, math.nan), f"needs {{seen:,}} bytes beyond the peak by {name}, not {{due:,}}")
           for name, claims in ((FIRST_FIT, check.beyond_peak), (LAID_OUT, check.beyond_peak_laid_out))),
         (check.activations, max((rank.peak_bytes["activations"] for rank in measured.memory), default=0),
-         "holds {:,} bytes of activations at the peak, not {:,}"),
-        (check.between_bytes, Fraction(sum(rank.between_bytes for rank in measured.traffic), max(steps, 1)),
-         "sends {:,.10g} bytes between hosts in a step, not {:,}"),
+         "holds {seen:,} bytes of activations at the peak, not {due:,}"),
+        (check.between_bytes, in_step(sum(rank.between_bytes for rank in measured.traffic)),
+         "sends {seen:,.10g} bytes between hosts in a step, not {due:,}"),
         (check.kept_bytes, max((sum(rank.resting_bytes.values()) for rank in measured.memory), default=0),
-         "keeps {:,} bytes between steps, not {:,}"),
-        (check.collective_bytes,
-         Fraction(max(by_collectives, default=0), max(steps, 1)),
-         "sends {:,.10g} bytes a step by check.collectives, not {:,}"),
+         "keeps {seen:,} bytes between steps, not {due:,}"),
+        (check.collective_bytes, in_step(max(by_collectives, default=0)),
+         "sends {seen:,.10g} bytes a step by check.collectives, not {due:,}"),
         (check.largest_messages, max((rank.largest_message_bytes for rank in measured.traffic), default=0),
-         "sends {:,} bytes in its largest message, not {:,}"),
+         "sends {seen:,} bytes in its largest message, not {due:,}"),
     ]
-    finished_before = row.config.done > 0 and not steps
     for claims, figure, words in (
-            (check.messages, row.most_messages, "sends {:g} messages a step, not {}"),
-            *([] if finished_before else of_steps)):
+            ([round(claimed, 6) for claimed in check.volumes], round(row.volume, 6),
+             "sends {seen:.4g} P (N−1)/N, not {due:.4g}"),
+            (check.messages, row.most_messages, "sends {seen:g} messages a step, not {due}"),
+            *(of_steps if row.config.done == 0 or steps else [])):
         for claimed in claims:
-            if figure != claimed:
-                yield words.format(float(figure) if isinstance(figure, Fraction) else figure or 0, claimed)
-
-
-def percent(share: float) -> str:
-    """A percentage with six digits, so that a value just below a limit does not read as the limit.
-
-    >>> percent(0.95), percent(0.9499987)
-    ('95%', '94.9999%')
-    """
-    return f"{100 * share:.6g}%"
+            yield from first_fault([Claim(figure, claimed, claimed, words.format(seen=figure, due=claimed))])
 
 
 def other_bits(row: RowOutcome) -> Iterator[str]:
     """The faults of the row on different numbers of ranks, in words."""
-    trained = {ranks: outcome for ranks, outcome in row.on_other_ranks.items() if outcome.fits}
+    trained = {ranks: outcome for ranks, outcome in row.on_other_ranks.items() if outcome.measured.fits}
     differing = [str(ranks) for ranks, outcome in trained.items()
                  if outcome.measured.weights_sha256 != row.measured.weights_sha256]
     if differing:
@@ -381,15 +385,3 @@ def other_bits(row: RowOutcome) -> Iterator[str]:
     for ranks, outcome in trained.items():
         yield from (f"on {plural(ranks, 'rank')}: {what}" for what in failed_checks(outcome))
     yield from (f"does not fit on {plural(ranks, 'rank')}" for ranks in row.on_other_ranks if ranks not in trained)
-
-
-def miscalculated(row: RowOutcome) -> Iterator[str]:
-    """The ranks whose matrix products differ from the model's operations, in words."""
-    formulas, every = row.due_operations, row.measured.operations
-    stride = len(every) // row.config.directions.pipeline
-    for rank in range(stride):
-        counted = {what: sum(operations.get(what, 0) for operations in every[rank::stride]) for what in formulas}
-        if counted != formulas:
-            what = next(kind for kind in formulas if counted[kind] != formulas[kind])
-            yield (f"floating-point operations of {what} are not the model's: {counted[what]:,} of rank {rank}; "
-                   f"expected {formulas[what]:,}")

@@ -32,34 +32,34 @@ def needed_at_beginning(config: Config) -> dict[str, dict[Kind, int]]:
     except the last unit's outputs. A shard that the host keeps may be on the device. There are no figures with prefetch
     or overlap, where another thread frees arrays.
     """
-    parallel, resting, task = config.parallel, resting_bytes(config), config.model.task
+    parallel, placement, resting, task = config.parallel, config.placement, resting_bytes(config), config.model.task
     if parallel.prefetch or parallel.overlap:
         return {}
-    near = max((shard(unit.count, config.mesh) for unit in config.model.units), default=0)
-    weights = resting["parameters"] + ("parameters" in config.on_host) * near * config.precision.weights.itemsize
+    near = max((shard(unit.count, placement.mesh) for unit in config.model.units), default=0)
+    weights = resting["parameters"] + ("parameters" in placement.on_host) * near * config.precision.weights.itemsize
     outputs = config.at_once * config.train.micro_batch * (task.inputs if task.tokens else 1) * task.outputs
     updating: dict[Kind, int] = {
         "parameters": weights, "gradients": resting["gradients"],
-        "activations": outputs * config.computing.weights.itemsize}
+        "activations": outputs * config.arithmetic.compute.itemsize}
     reducing: dict[Kind, int] = {"parameters": weights}
     return {"update": updating} | ({"reduce_scatter": reducing} if parallel.reshard_after_forward else {})
 
 
 def unit_bytes(config: Config, unit: Unit, tier: Tier = "device") -> dict[str, tuple[int, float]]:
     """The bytes that each rank keeps of one unit in a memory, by kind: with padding, and by the formula without it."""
-    sharded, mesh = config.stage.sharded, config.mesh
+    placement = config.placement
     state = config.precision.state.itemsize * len(config.rule.slots)
     per_element = of_parameter(config.precision, state, wide=config.arithmetic.accumulates_in_float32)
     resting: dict[str, tuple[int, float]] = {}
     for kind, size in per_element.items():
         if unit.frozen and kind != "parameters":
             continue
-        kept, exact = lengths(unit.count, mesh, sharded=kind in sharded)
-        here = ("host" if kind in config.on_host else "device") == tier
+        kept, exact = lengths(unit.count, placement.mesh, sharded=kind in placement.sharded)
+        here = ("host" if kind in placement.on_host else "device") == tier
         resting[kind] = (kept * size, exact * size) if here else (0, 0.0)
-    second, once = resting["parameters"], config.secondary_of(0)
+    second, once = resting["parameters"], placement.secondary
     if once and later_uses(config.model, unit) and tier == "device":
-        copied = config.computing.weights.itemsize
+        copied = config.arithmetic.compute.itemsize
         resting["parameters"] = (second[0] + shard(unit.count, once) * copied,
                                  second[1] + unit.count / once.group * copied)
     return resting

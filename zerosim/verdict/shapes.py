@@ -121,7 +121,7 @@ class StepsOnShapes:
         self.ledger, self.overlapped, self.host = Ledger(), Ledger(), Ledger()
         self.moved: list[Counter[str]] = []
         self.calls = TapeCalls(config.directions)
-        comm = Uncalled(LoneRank(0, config.ranks))
+        comm = Uncalled(LoneRank(0, config.directions.data))
         second = Lingering(comm, ObservedAllocator(extent, self.ledger), self.overlapped)
         wire = config.arithmetic.weights_wire and SilentWire(config.arithmetic.weights_wire)
         self.replica = on_shapes(
@@ -134,7 +134,7 @@ class StepsOnShapes:
         neighbours = Unconnected(config, self.calls.group("ends", 2))
         run = stepping(config, shipped, Observed(LoneRank(0, 1)), self.replica, neighbours, [])
         self.replica.begin(lambda unit: extent(
-            padded(unit.count, config.ranks), np.float32, kind="parameters", owner=unit.name))
+            padded(unit.count, config.directions.data), np.float32, kind="parameters", owner=unit.name))
         self.replica.state.updates = config.done
         for ledger in (self.ledger, self.overlapped, self.host):
             ledger.begin_peak()
@@ -224,16 +224,16 @@ class Unconnected:
         ranks = config.whole.of_pipeline if config.whole else (config,)
         self.place, self.size = ranks.index(config), len(ranks)
 
-    def send_activation(self, array: Any) -> None:
+    def send(self, what: str, array: Any) -> None:
         """Does nothing."""
 
-    recv_activation = send_gradient = recv_gradient = send_activation
+    recv = send
 
 
 def whole_batch(config: Config, step: int = 1) -> Batch:
     """The micro-batches of a rank on shapes; tokens and labels are small enough to be real arrays."""
     samples, task = config.train.micro_batch, config.model.task
-    inputs: Any = Extent((samples, task.inputs), config.computing.weights)
+    inputs: Any = Extent((samples, task.inputs), config.arithmetic.compute)
     targets: Any = np.zeros(samples, np.int64)
     if task.tokens:
         inputs = targets = np.zeros((samples, task.inputs), np.int64)
@@ -297,7 +297,7 @@ class NoNumbers:
     def update(self, *_: Any, **__: Any) -> None:
         """Nothing to write."""
 
-    differences = apply = of_matrices = update
+    apply = of_matrices = update
 
 
 class Lingering(SecondChannel):

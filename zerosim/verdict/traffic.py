@@ -96,14 +96,14 @@ def encoded_bytes(wire: Format, length: int) -> int:
 def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     """The collectives that `rank` must call in a run's steps; `updates` of them were not skipped."""
     stage, steps, mesh, weights, of_matrices = (
-        config.stage, config.steps_here, config.mesh_of(rank), config.computing.weights.itemsize,
+        config.stage, config.steps_here, config.placement.of_rank(rank).mesh, config.arithmetic.compute.itemsize,
         config.rule.optimizer.of_matrix)
     trained = [unit for unit in config.model.units if not unit.frozen]
     reductions, passes, addition = steps * config.reductions, steps * config.passes, config.addition
     overlap, prefetch = config.parallel.overlap, config.parallel.prefetch
     rounded, to_all = config.arithmetic, config.sums_everywhere
     codes, wire, sums = rounded.gradients_wire, rounded.weights_wire, rounded.wire.itemsize
-    copy, needs_norm = config.secondary_of(rank), config.scaling().needs_norm
+    copy, needs_norm = config.placement.of_rank(rank).secondary, config.scaling().needs_norm
     add, gather = addition.collective, addition.all_gather
     parts = [(add, sums)] if add is not None else [
         *[(ring.all_reduce, EXPONENT_BYTES)], *[(ring.reduce_scatter, LIMB_BYTES)] * limbs(rounded.accumulate)]
@@ -122,13 +122,13 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     if mesh.replicas > 1 and add is not None:
         for unit in trained:
             for half in (add, ring.all_gather):
-                yield DueCall("all_reduce", [(half, sums)], mesh.copies, -(-unit.count // config.ranks), reductions,
+                yield DueCall("all_reduce", [(half, sums)], mesh.copies, -(-unit.count // mesh.size), reductions,
                               overlapped=overlap)
     yield from (DueCall("all_gather", [(gather, weights)], mesh.neighbours, length, updates)
                 for length in over(trained if of_matrices and stage.shares_updates else []))
     if stage.publishes:
         by_owners = config.parallel.publish == "broadcasts"
-        name, publish = ("broadcast", config.broadcast) if by_owners else ("all_gather", gather)
+        name, publish = ("broadcast", config.addition.broadcast) if by_owners else ("all_gather", gather)
         for length in over(trained):
             yield DueCall(name, [(publish, weights)], mesh.neighbours, length, updates, rooted=by_owners)
     if stage.gathers:
@@ -221,7 +221,7 @@ def undeclared(config: Config) -> str | None:
 
 def gathered(config: Config) -> tuple[Unit, ...]:
     """The units whose weights Stage III gathers in a part, in forward and backward."""
-    if config.secondary_of(0) is not None:
+    if config.placement.secondary is not None:
         return tuple(dict.fromkeys(config.model.forward_units))
     if config.parallel.reshard_after_forward:
         return config.model.forward_units + config.model.backward_units
@@ -245,7 +245,7 @@ def gathered_once(config: Config) -> Iterator[Unit]:
 def volume(config: Config) -> float:
     """The bytes sent per rank and step, the mean over ranks, in units of P (N − 1)/N; P: bytes of all weights."""
     config = replace(config, resumed=None)
-    ranks, steps = config.ranks, config.train.steps
+    ranks, steps = config.directions.data, config.train.steps
     if ranks == 1 or steps == 0:
         return 0.0
     whole = sum(-(-unit.count // ranks) * ranks for unit in config.model.units) * config.precision.weights.itemsize
@@ -257,7 +257,7 @@ def volume(config: Config) -> float:
 def most_messages(config: Config) -> int:
     """The messages in a step that is not skipped, of the rank that sends the most."""
     config = replace(config, resumed=None) if config.resumed else config
-    steps, ranks = config.train.steps, config.all_ranks
+    steps, ranks = config.train.steps, config.directions.ranks
     if steps == 0:
         return 0
     counts = (counts_due(config, rank, steps).values() for rank in range(ranks))
@@ -272,10 +272,10 @@ def message_copies(config: Config) -> int:
     each rank count as one. Collectives on the tape have other ranks, so their messages may be in flight as well; of a
     pipeline, those of all micro-batches may be.
     """
-    if config.all_ranks == 1:
+    if config.directions.ranks == 1:
         return 0
-    most, channels = max(config.mesh.group, config.mesh.replicas) - 1, message_lengths(config)
-    for rank in range(config.ranks):
+    most, channels = max(config.placement.mesh.group, config.placement.mesh.replicas) - 1, message_lengths(config)
+    for rank in range(config.directions.data):
         for call in calls(config, rank, 1):
             sent = [sum(sum(part.messages.values()) for part in parts) for parts in call.flows(config, rank)]
             most = max(most, sum(sent) if call.rooted else max(sent))
@@ -290,7 +290,7 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
     Exponents, losses and their integers are sent on the step's own channel in every stage.
     """
     own, overlapped = {EXPONENT_BYTES, config.precision.losses.itemsize, LIMB_BYTES}, set[int]()
-    for rank in range(config.ranks):
+    for rank in range(config.directions.data):
         for call in calls(config, rank, 1):
             (overlapped if call.overlapped else own).update(
                 sent for parts in call.flows(config, rank) for part in parts for sent in part.messages)
@@ -301,6 +301,6 @@ def message_lengths(config: Config) -> tuple[set[int], set[int]]:
 
 def tape_flows(config: Config) -> Iterator[Flow]:
     """The messages of each call of a collective on the tape, on every place."""
-    for rank in range(config.all_ranks):
+    for rank in range(config.directions.ranks):
         place, calls = config.directions.place(rank), expected(config.of_rank(rank)).tape_calls
         yield from (tape_flow(call, config.directions, place) for call in calls)

@@ -12,34 +12,31 @@ import numpy as np
 from zerosim.core.comm import Communicator
 
 
-def broadcast_object(comm: Communicator, value: Any, *, root: int = 0) -> Any:
-    """The `value` of rank `root`, on every rank; the values of the others are ignored.
+def broadcast_object(comm: Communicator, value: Any) -> Any:
+    """The `value` of rank 0, on every rank; the values of the others are ignored.
 
     >>> from zerosim.worlds.local import spawn
-    >>> spawn(lambda comm: broadcast_object(comm, {"rank": comm.rank}, root=1), ranks=2)
-    [{'rank': 1}, {'rank': 1}]
+    >>> spawn(lambda comm: broadcast_object(comm, {"rank": comm.rank}), ranks=2)
+    [{'rank': 0}, {'rank': 0}]
     """
-    if comm.rank != root:
-        return _receive_object(comm, source=root)
-    for rank in range(comm.size):
-        if rank != root:
-            _send_object(comm, value, to=rank)
+    if comm.rank:
+        return _receive_object(comm, source=0)
+    for rank in range(1, comm.size):
+        _send_object(comm, value, to=rank)
     return value
 
 
-def gather_objects(comm: Communicator, value: Any, *, root: int = 0) -> list[Any] | None:
-    """Every rank's `value` in rank order on rank `root`, None elsewhere.
+def gather_objects(comm: Communicator, value: Any) -> list[Any] | None:
+    """Every rank's `value` in rank order on rank 0, None elsewhere.
 
     >>> from zerosim.worlds.local import spawn
     >>> spawn(lambda comm: gather_objects(comm, str(comm.rank)), ranks=3)
     [['0', '1', '2'], None, None]
     """
-    if comm.rank != root:
-        _send_object(comm, value, to=root)
+    if comm.rank:
+        _send_object(comm, value, to=0)
         return None
-    return [
-        value if rank == root else _receive_object(comm, source=rank) for rank in range(comm.size)
-    ]
+    return [value, *(_receive_object(comm, source=rank) for rank in range(1, comm.size))]
 
 
 def _send_object(comm: Communicator, value: Any, *, to: int) -> None:

@@ -9,22 +9,19 @@ import argparse
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from zerosim.collectives.arrays import all_gather, all_reduce, broadcast, reduce_scatter
-from zerosim.collectives.choosing import LONG, SHORT, choose
-from zerosim.collectives.table import ALGORITHMS
+from zerosim.collectives.table import ALGORITHMS, find
 from zerosim.commands.benches.samples import SampleRow, by_turns, on_rank_0, sample
 from zerosim.commands.output import standard_output
 from zerosim.core.allocation import Array
 from zerosim.core.comm import Communicator
 from zerosim.core.errors import UsageError
 from zerosim.core.files import write_text
-from zerosim.core.words import toml
 from zerosim.proofs.proof import prove
 from zerosim.proofs.subject import Subject, named_subject
 from zerosim.show.grid import Column, show_grid, show_words
@@ -46,11 +43,11 @@ def bench(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any
     rows = on_rank_0(comm, time_collectives, comm.own_collectives(), arguments.rounds, SIZES, users)
     if rows is None:
         return None
-    switches, line = ({}, None) if users else (measured_switches(rows), fit(rows))
-    show_collectives(standard_output(arguments), rows, comm.library, switches, line)
+    line = None if users else fit(rows)
+    show_collectives(standard_output(arguments), rows, comm.library, line)
     if arguments.toml and line is not None:
-        write_text(arguments.toml, measured_toml(line, switches))
-    return {"library": comm.library, "switches": switches, "fit": line, "collectives": rows}
+        write_text(arguments.toml, measured_toml(line))
+    return {"library": comm.library, "fit": line, "collectives": rows}
 
 
 def users_collective(arguments: argparse.Namespace, ranks: int) -> Subject | None:
@@ -94,32 +91,13 @@ def time_collectives(
         if users is not None:
             tasks[users.name] = partial(
                 users, comm, np.ones(count, np.float32), 0, *([np.maximum] if users.takes_reduction else []))
-        seconds, chosen = by_turns(comm, rounds, tasks), choose(collective, comm.size, vector_bytes).name
+        seconds, chosen = by_turns(comm, rounds, tasks), find(collective, "auto", comm.size).name
         for name in tasks:
             timed = sample({"collective": collective, "algorithm": name, "ranks": comm.size, "bytes": vector_bytes,
                             "chosen": name == chosen}, {"seconds": seconds[name], "own_seconds": seconds[OWN]})
             bandwidth = vector_bytes * share(collective, comm.size) / timed["seconds"]
             rows.append(timed | {"bus_bandwidth": bandwidth})
     return rows
-
-
-def measured_switches(rows: Sequence[SampleRow]) -> dict[str, int]:
-    """The vector bytes up to which the algorithm for short vectors is always faster, by collective, for `switch_at`.
-
-    >>> at = [("doubling", 1024, 1.0), ("ring", 1024, 2.0), ("doubling", 4096, 3.0), ("ring", 4096, 2.0)]
-    >>> keys = "collective", "algorithm", "bytes", "seconds"
-    >>> measured_switches([dict(zip(keys, ("all_gather", *time))) for time in at])
-    {'all_gather': 1024}
-    """
-    switches = {}
-    for collective in SHORT:
-        seconds = {(row["algorithm"], row["bytes"]): row["seconds"] for row in rows if row["collective"] == collective}
-        names, sizes = {name for name, _ in seconds}, {size for _, size in seconds}
-        short, long = (next((name for name in some[collective] if name in names), "") for some in (SHORT, LONG))
-        if short and long:
-            least = min((size for size in sizes if seconds[short, size] >= seconds[long, size]), default=inf)
-            switches[collective] = max((size for size in sizes if size < least), default=0)
-    return switches
 
 
 def fit(rows: Sequence[SampleRow]) -> dict[str, float]:
@@ -136,27 +114,22 @@ def fit(rows: Sequence[SampleRow]) -> dict[str, float]:
     return {"message_seconds": round(short_seconds / (2 * (ranks - 1)), 12), "byte_seconds": byte_seconds}
 
 
-def measured_toml(line: Mapping[str, float], switches: Mapping[str, int]) -> str:
-    """The links within a host, and the limit of short all-gathers, as measured.
+def measured_toml(line: Mapping[str, float]) -> str:
+    """The links within a host, as measured.
 
-    >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}, {"all_gather": 65536}))
-    [cluster]
-    short_gather_kb = 65.54
-    <BLANKLINE>
+    >>> print(measured_toml({"message_seconds": 5e-6, "byte_seconds": 1e-10}))
     [cluster.inside]
     latency_us = 5.0
     gigabytes_per_second = 10.0
     <BLANKLINE>
     """
-    short, latency, speed = (float(f"{value:.4g}") for value in (
-        switches.get("all_gather", 0) / 1e3, 1e6 * line["message_seconds"], 1e-9 / max(line["byte_seconds"], 1e-15)))
-    return toml({"cluster": {"short_gather_kb": short if "all_gather" in switches else None,
-                             "inside": {"latency_us": latency, "gigabytes_per_second": speed}}})
+    latency, speed = (float(f"{value:.4g}") for value in (
+        1e6 * line["message_seconds"], 1e-9 / max(line["byte_seconds"], 1e-15)))
+    return f"[cluster.inside]\nlatency_us = {latency}\ngigabytes_per_second = {speed}\n"
 
 
 def show_collectives(
-    console: Console, rows: Sequence[SampleRow], library: str, switches: Mapping[str, int],
-    line: Mapping[str, float] | None,
+    console: Console, rows: Sequence[SampleRow], library: str, line: Mapping[str, float] | None
 ) -> None:
     """Print a table for each collective: a row for each size, a column for each algorithm's ratio to the library."""
     for collective in dict.fromkeys(row["collective"] for row in rows):
@@ -171,9 +144,6 @@ def show_collectives(
             *(Column(name, [f"{some[size, name]['ratio']:.2f}{'*' * some[size, name]['chosen']}" for size in sizes])
               for name in names),
             Column("bus GB/s", [f"{row['bus_bandwidth'] / 1e9:.2f}" for row in chosen])], "bytes")
-    for collective, most_bytes in switches.items():
-        console.print(f"{collective}: the algorithm for short vectors is faster up to {most_bytes:,} bytes; "
-                      f"switch_at({{\"{collective}\": {most_bytes}}}) lets \"auto\" change there")
     if line is not None:
         console.print(f"Fitted to the ring: a message takes {1e6 * line['message_seconds']:.1f} µs and "
                       f"{1e9 * line['byte_seconds']:.3f} ns for each byte")

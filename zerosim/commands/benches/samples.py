@@ -11,7 +11,7 @@ from zerosim.core.comm import Communicator
 from zerosim.observe.resident import keep_freed
 from zerosim.worlds.objects import broadcast_object, gather_objects
 
-Found = TypeVar("Found")
+Measured = TypeVar("Measured")
 SampleRow = dict[str, Any]
 """The figures of a task as JSON types."""
 WARM_UP = 2
@@ -33,7 +33,7 @@ def sample(names: Mapping[str, Any], rounds: Mapping[str, Sequence[float]], *, s
     return {**names, **medians, "ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
-def on_rank_0(comm: Communicator, measure: Callable[..., Found], *arguments: Any) -> Found | None:
+def on_rank_0(comm: Communicator, measure: Callable[..., Measured], *arguments: Any) -> Measured | None:
     """The result on rank 0, with one thread for matrix products and freed memory kept; None on other ranks."""
     keep_freed()
     with threadpool_limits(1):

@@ -8,9 +8,8 @@ import argparse
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from zerosim.commands.benches.samples import SampleRow, by_turns, on_rank_0, sample
@@ -19,8 +18,8 @@ from zerosim.core.allocation import allocate
 from zerosim.core.comm import Communicator, among
 from zerosim.core.errors import UsageError
 from zerosim.observe.observed import Observed
-from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
-from zerosim.scenario.data import Dataset
+from zerosim.scenario import Data, ModelKeys, Parallel, Scenario, Train, WorldKeys
+from zerosim.scenario.data import load_dataset
 from zerosim.show.grid import Column, show_grid
 from zerosim.stages import STAGES
 from zerosim.training.build import initial_weights, replica
@@ -31,28 +30,15 @@ from zerosim.worlds.mpi_communicator import MpiCommunicator
 RANKS = 2
 
 
-class Workload(NamedTuple):
-    """A model, the samples in the batch of all ranks, the numbers or tokens of each, and the model's outputs."""
-
-    model: ModelKeys
-    batch: int
-    inputs: int
-    outputs: int
-
-    def dataset(self) -> Dataset:
-        """Random pixels and classes, or random tokens."""
-        random = np.random.default_rng(0)
-        if self.model.kind == "transformer":
-            tokens = random.integers(0, self.outputs, (self.batch, self.inputs + 1))
-            return Dataset(tokens[:, :-1], tokens[:, 1:], None, None, self.outputs)
-        x = random.random((self.batch, self.inputs), np.float32)
-        return Dataset(x, random.integers(0, self.outputs, self.batch), None, None, self.outputs)
+def workload(model: ModelKeys, source: str, samples: int) -> Scenario:
+    """A step on so many samples of shipped data, by AdamW."""
+    return Scenario(world=WorldKeys(RANKS), data=Data(source), model=model, train=Train(
+        steps=1, micro_batch=samples // RANKS, micro_batches=RANKS, optimizer="adamw"))
 
 
 WORKLOADS = {
-    "mlp": Workload(ModelKeys(hidden=(1024, 1024, 1024)), batch=256, inputs=784, outputs=10),
-    "transformer": Workload(
-        ModelKeys(kind="transformer", layers=4, width=256, heads=8), batch=16, inputs=128, outputs=65),
+    "mlp": workload(ModelKeys(hidden=(1024, 1024, 1024)), "digits", 256),
+    "transformer": workload(ModelKeys(kind="transformer", layers=4, width=256, heads=8, sequence=128), "text", 16),
 }
 
 
@@ -61,29 +47,30 @@ def bench(arguments: argparse.Namespace, comm: MpiCommunicator) -> dict[str, Any
     if comm.size != RANKS:
         raise UsageError(f"bench step measures {RANKS} ranks and the launcher started {comm.size}: run it with mpirun "
                          f"-n {RANKS}, or without")
-    workload = WORKLOADS[arguments.model]
-    (rows,) = MpiWorld(comm).run(lambda comm: on_rank_0(comm, time_steps, arguments.rounds, workload))
+    scenario = WORKLOADS[arguments.model]
+    (rows,) = MpiWorld(comm).run(lambda comm: on_rank_0(comm, time_steps, arguments.rounds, scenario))
     if rows is None:
         return None
-    show_steps(standard_output(arguments), rows, workload)
+    show_steps(standard_output(arguments), rows, scenario)
     return {"stages": rows}
 
 
-def time_steps(comm: Communicator, rounds: int, workload: Workload) -> list[SampleRow]:
+def time_steps(comm: Communicator, rounds: int, scenario: Scenario) -> list[SampleRow]:
     """The times of a step of every stage."""
-    tasks = {stage: stepping(comm, stage, workload) for stage in STAGES}
-    tasks["alone"] = stepping(among(comm, range(1)), "ddp", workload) if comm.rank == 0 else lambda: None
+    tasks = {stage: stepping(comm, stage, scenario) for stage in STAGES}
+    tasks["alone"] = stepping(among(comm, range(1)), "ddp", scenario) if comm.rank == 0 else lambda: None
     seconds = by_turns(comm, rounds, tasks)
     return [sample({"stage": stage}, {"step_seconds": seconds[stage], "alone_seconds": seconds["alone"]},
                    shared_by=RANKS) for stage in STAGES]
 
 
-def stepping(comm: Communicator, stage: str, workload: Workload) -> Callable[[], None]:
+def stepping(comm: Communicator, stage: str, scenario: Scenario) -> Callable[[], None]:
     """A function that trains one more step on this rank, with one micro-batch per rank and without instruments."""
-    experiment = prepare(Scenario(
-        world=WorldKeys(comm.size), model=workload.model, parallel=Parallel(stages=(stage,)),
-        train=Train(steps=1, micro_batch=workload.batch // comm.size, micro_batches=comm.size, optimizer="adamw")),
-        workload.dataset())
+    train = scenario.train
+    experiment = prepare(replace(
+        scenario, world=WorldKeys(comm.size), parallel=Parallel((stage,)), train=replace(
+            train, micro_batch=train.micro_batch * RANKS // comm.size, micro_batches=comm.size)),
+        load_dataset(scenario))
     (config,), numbers = experiment.rows, itertools.count(1)
     own = replace(replica(config, Observed(comm), allocate), comm=comm)
     own.begin(initial_weights(config))
@@ -95,12 +82,10 @@ def stepping(comm: Communicator, stage: str, workload: Workload) -> Callable[[],
     return step
 
 
-def show_steps(console: Console, rows: Sequence[SampleRow], workload: Workload) -> None:
+def show_steps(console: Console, rows: Sequence[SampleRow], scenario: Scenario) -> None:
     """Print the times of every stage's step, and the workload above."""
-    model, alone = workload.model, 1e3 * rows[0]["alone_seconds"]
-    words = f"{workload.inputs} inputs, {' '.join(map(str, model.hidden))} hidden" if model.kind == "mlp" else (
-        f"{model.layers} blocks of width {model.width}, sequences of {workload.inputs} tokens")
-    console.print(f"{model.kind} of {words}, AdamW, batch {workload.batch}: one process {alone:.1f} ms, divided by "
+    alone, model = 1e3 * rows[0]["alone_seconds"], prepare(scenario, load_dataset(scenario)).rows[0].model.words
+    console.print(f"{model}, AdamW, batch {scenario.train.micro_batch * RANKS}: one process {alone:.1f} ms, divided by "
                   f"{RANKS} = {alone / RANKS:.1f} ms")
     show_grid(console, [STAGES[row["stage"]].title for row in rows], [
         Column("ms per\nstep", [f"{1e3 * row['step_seconds']:.1f}" for row in rows]),

@@ -1,12 +1,6 @@
-"""Samples as rows of features: the shipped digits, or a user's function, .npz or .csv file.
+"""Samples as rows of features: the shipped digits, or a user's function or .npz file."""
 
-In a CSV file one column, the last unless a scenario names another, is y: whole numbers or words are labels, other
-numbers values. All other columns are x. Nothing in a table is executed, and its size is bounded.
-"""
-
-import csv
 import importlib.resources
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +12,7 @@ from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts import Named
 from zerosim.scenario.data.dataset import Dataset, data_file
 
-ALLOWED = '"digits", the path of an .npz or .csv file, or FILE.py:NAME'
+ALLOWED = '"digits", the path of an .npz file, or FILE.py:NAME'
 
 
 def rows_of_features(settings: Any, folder: Path) -> Dataset:
@@ -36,22 +30,7 @@ def rows_of_features(settings: Any, folder: Path) -> Dataset:
     if isinstance(source, Named):
         return dataset(given(source, dict(settings.own)))
     with data_file(folder, source, ALLOWED) as stream:
-        if Path(source).suffix.lower() == ".csv":
-            return dataset(with_test(csv_arrays(stream, settings.target), settings.test_every))
         return dataset(read_arrays(stream))
-
-
-def with_test(arrays: dict[str, Array], every: int) -> dict[str, Array]:
-    """The arrays, split into training and test: each `every`-th sample is for the test; 0 means none.
-
-    >>> {name: array.tolist() for name, array in with_test({"x": np.arange(4), "y": np.arange(4)}, 3).items()}
-    {'x': [1, 2], 'y': [1, 2], 'x_test': [0, 3], 'y_test': [0, 3]}
-    """
-    if not every:
-        return arrays
-    tests = np.arange(len(arrays["x"])) % every == 0
-    trains = {name: array[~tests] for name, array in arrays.items()}
-    return trains | {f"{name}_test": array[tests] for name, array in arrays.items()}
 
 
 def dataset(arrays: dict[str, Array]) -> Dataset:
@@ -151,16 +130,14 @@ def read_arrays(stream: IO[bytes]) -> dict[str, Array]:
     Raises `UsageError` if `stream` is no .npz, or is damaged.
     """
     try:
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is one array")
+        archive = np.lib.npyio.NpzFile(stream, allow_pickle=False)
         return {name: archive[name] for name in required(archive.files)}
     except UsageError:
         raise
     except Exception as error:  # zipfile, zlib, tokenize and ast have exceptions of their own for forged files
         words = str(error).split(".")[0].split(":")[0][:100]
-        raise UsageError(f"it cannot be read as .npz ({words}); np.savez(path, x=x, y=y) with numeric arrays writes one"
-                         ) from None
+        raise UsageError(f"it cannot be read as .npz ({words}); np.savez(path, x=x, y=y) with numeric arrays writes "
+                         "one, and FILE.py:NAME is a function that reads other files") from None
 
 
 def required(names: Sequence[str]) -> list[str]:
@@ -171,68 +148,3 @@ def required(names: Sequence[str]) -> list[str]:
     if len(test) == 1:
         raise UsageError(f"give both x_test and y_test or neither, found {test[0]} alone")
     return ["x", "y", *test]
-
-
-def csv_arrays(stream: IO[bytes], target: str) -> dict[str, Array]:
-    """x and y of a CSV file in UTF-8 with column names in the first row; errors name the row and the column.
-
-    The column `target`, or else the last, is y, and all others are x.
-
-    >>> arrays = csv_arrays(io.BytesIO(b"height,width,kind\\n1,2,cat\\n3,4.5,dog\\n"), "")
-    >>> arrays["x"].tolist(), arrays["y"].tolist()
-    ([[1.0, 2.0], [3.0, 4.5]], [0, 1])
-    """
-    try:
-        rows = list(csv.reader(io.StringIO(stream.read().decode("utf-8-sig"), newline=""), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"this is not a CSV in UTF-8: {error}") from None
-    head, body = (rows[0] if rows else []), {number: row for number, row in enumerate(rows[1:], start=2) if row}
-    if len(head) < 2 or not body:
-        raise UsageError("a CSV has a first row with the names of two columns or more, separated by commas, and a row "
-                         f"for each sample; found {','.join(head)[:40]!r}")
-    if all(map(is_number, head)):
-        raise UsageError(f"the first row is {','.join(head)[:40]!r}; put a row with the names of the columns before it")
-    for number, row in body.items():
-        if len(row) != len(head):
-            raise UsageError(f"row {number} has {len(row)} cells, and the first row {len(head)}; they must agree")
-    if target and head.count(target) != 1:
-        raise UsageError(f"there are two columns {target!r}; rename one" if target in head else
-                         f"there is no column {target!r}; there are {', '.join(head)[:200]}")
-    at, columns = head.index(target) if target else len(head) - 1, list(zip(*body.values(), strict=True))
-    for place, (name, column) in enumerate(zip(head, columns, strict=True)):
-        words = [(number, cell.strip()) for number, cell in zip(body, column, strict=True) if not is_number(cell)]
-        for number, word in words:
-            missing = not word or (len(column) > 2 * len(words) and word.lower() in MISSING)
-            if place != at or missing:
-                mend = "fill it in, or leave the row out" if place == at else (
-                    "give a number with a decimal point, as only the target may hold words")
-                raise UsageError(f"column {name!r}, row {number} is {repr(word[:40]) if word else 'missing'}; {mend}")
-    y = columns.pop(at)
-    return {"x": np.array([[float(cell) for cell in column] for column in columns]).T, "y": answers(y)}
-
-
-MISSING = ("na", "n/a", "null", "none", "-", "?")
-"""Words for a missing number, where most targets are numbers; `nan` is refused as not finite."""
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number: one that Python reads, without its underscores."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def answers(column: Sequence[str]) -> Array:
-    """Numbers unchanged; words as the indices of the sorted different words.
-
-    >>> answers(["b", "a", "b"]).tolist(), answers(["1.5", "2"]).tolist(), answers(["1", "0"]).tolist()
-    ([1, 0, 1], [1.5, 2.0], [1, 0])
-    """
-    if not all(map(is_number, column)):
-        return np.unique(np.array(column), return_inverse=True)[1].ravel().astype(np.int64)
-    try:
-        return np.array([int(cell) for cell in column])
-    except ValueError:
-        return np.array([float(cell) for cell in column])

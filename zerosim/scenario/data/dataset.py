@@ -1,4 +1,4 @@
-"""A data set as arrays, the order of its samples in steps, and scores of language models beside a bigram model.
+"""A data set as arrays, the order of its samples in steps, and the share of sequences without an error.
 
 The order is one permutation per epoch, one after the other. A step takes the next samples, across the end of an epoch
 if necessary. No sample is dropped, and a batch may be larger than the data set.
@@ -56,11 +56,6 @@ class Dataset:
         if self.x.dtype.kind in "iu":
             return "tokens"
         return "values" if self.classes is None else "labels"
-
-    @property
-    def arrays(self) -> list[Array]:
-        """The arrays that are present, in the order x, y, x_test, y_test."""
-        return [array for array in (self.x, self.y, self.x_test, self.y_test) if array is not None]
 
     @property
     def inputs(self) -> int:
@@ -137,37 +132,6 @@ def data_file(folder: Path, source: str, allowed: str) -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         raise UsageError(f"{reason(error)}; it must be {allowed}") from None
-
-
-def bigram_loss(dataset: Dataset) -> float:
-    """The mean loss of a bigram model on the test split, in nats per target.
-
-    The probability of token b after a is (count of a, b + 1) / (count of a + V), with the counts of the training split
-    and V tokens that occur (Laplace's add-one smoothing). Targets of −1 are not counted. `dataset` has tokens, an
-    alphabet and a test split.
-
-    >>> twos = np.array([[0, 1], [1, 0]])
-    >>> round(bigram_loss(Dataset(twos, twos[:, ::-1], twos[:1], twos[:1, ::-1], 2, "ab")), 4)  # -log(3/4)
-    0.2877
-    """
-    assert dataset.kind == "tokens"
-    assert dataset.x_test is not None
-    assert dataset.y_test is not None
-    vocabulary = len(dataset.alphabet)
-    before, after = counted(dataset.x_test, dataset.y_test)
-    pairs, tested = np.unique(before * vocabulary + after, return_counts=True)
-
-    before, after = counted(dataset.x, dataset.y)
-    trained, of_token = before * vocabulary + after, np.bincount(before, minlength=vocabulary)
-    of_pair = np.bincount(np.searchsorted(pairs, trained[np.isin(trained, pairs)]), minlength=len(pairs))
-    probabilities = (of_pair + 1) / (of_token[pairs // vocabulary] + vocabulary)
-    return float(-(tested * np.log(probabilities)).sum() / tested.sum())
-
-
-def counted(x: Array, y: Array) -> tuple[Array, Array]:
-    """The targets other than −1, and the token before each, int64."""
-    counts = y != -1
-    return x[counts].astype(np.int64), y[counts].astype(np.int64)
 
 
 def exact_share(predicted: Array, y: Array) -> float:
