@@ -16,6 +16,8 @@ settings.load_profile("same")
 
 os.environ.pop("COLUMNS", None)
 
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy is not yet imported; the workers and their processes share the cores
+
 # What is compiled is kept, rewritten assertions too: workers and some hundred processes import the same files.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mpi.launch import mpirun
 from zerosim.collectives.narrow import Narrowed
 from zerosim.commands.cli import main
 from zerosim.core.allocation import allocate
@@ -85,13 +84,3 @@ def test_a_partner_that_stays_away_is_named(sends):
 
     with pytest.raises(Deadlock, match="rank 1 waits for a message from rank 0, which has finished; rank 2 waits"):
         spawn(program, ranks=3, sends=sends)
-
-
-@pytest.mark.mpi
-def test_a_run_in_both_directions_has_the_bits_of_one_process():
-    ended = mpirun(3, [
-        "-m", "zerosim", "run", str(FOLDER / "scenario.toml"), "--set", "world.ranks=3", "--set", "train.steps=2",
-        "--set", "train.micro_batches=3",
-        "--set", "check.test_accuracy=0", "--progress", "none"])
-    assert ended.returncode == 0, ended.stderr
-    assert "every bit equal to one process" in ended.stdout

@@ -100,9 +100,12 @@ def test_closed_streams_change_no_exit_code():
     assert process("show", "nothing", stdout=None, stderr=None, preexec_fn=lambda: os.closerange(1, 3)).returncode == 2
 
 
-def test_no_color_is_honoured():
-    done = process("run", "small.toml", "--progress", "live", env=os.environ | {"NO_COLOR": "1"})
-    assert "\x1b[3" not in done.stdout + done.stderr
+@pytest.mark.parametrize("colourless", [True, False])
+def test_no_color_is_honoured(colourless, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1" * colourless)
+    assert main(["run", "small.toml", "--progress", "live"]) == 0
+    assert ("\x1b[3" not in "".join(capsys.readouterr())) == colourless
 
 
 def test_the_document_alone_is_on_standard_output(capsys):

@@ -8,7 +8,6 @@ from zerosim.core.sharding import Mesh
 from zerosim.core.terms import Term
 
 POWERS = [1, 2, 4, 8, 16]
-ANY = range(1, 18)
 
 WRITTEN_OUT = [
     (ring, 1, 0, "g0"),

@@ -32,7 +32,8 @@ def test_examples_in_docstrings_run(name):
 
 
 def test_importing_zerosim_starts_no_mpi():
-    code = "import sys, zerosim; sys.exit('mpi4py.MPI' in sys.modules or 'rich' in sys.modules)"
+    code = ("import sys; from zerosim.worlds import launcher, mpi; launcher.launched(); "
+            "sys.exit('mpi4py.MPI' in sys.modules or 'rich' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

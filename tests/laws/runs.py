@@ -128,7 +128,8 @@ def ran(outcome: Outcome) -> Ran:
 def unjudged(experiment: Experiment) -> list[dict[str, Any]]:
     """The digests and figures of the rows of a run in one process, which no formula judges: a third of the time."""
     with patch.object(judged_run, "outcome_of", lambda comm, world, experiment, measured: [*measured]):
-        return [figures(row) for row in run_on(LocalWorld(experiment.scenario.world.ranks), experiment, Progress())]
+        done = run_on(LocalWorld(experiment.scenario.world.ranks), with_checkpoints(experiment, None), Progress())
+    return [figures(row) for row in done]
 
 
 def figures(row: Measurement) -> dict[str, Any]:

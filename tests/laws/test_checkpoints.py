@@ -4,7 +4,7 @@ import pytest
 
 from tests.laws.digests import BITS, settings_left
 from tests.laws.draws import DRAWS, toml
-from tests.laws.runs import Refused, prepared, run
+from tests.laws.runs import Refused, prepared, run, unjudged
 from tests.sampling import one_in
 
 LONG = [settings | {"train.schedule": "constant"} for draw in DRAWS
@@ -38,11 +38,11 @@ def test_a_run_stops_and_resumes_and_in_another_layout_too(number, tmp_path):
     settings = SAMPLE[number]
     fewer = settings | {"parallel.stages": ["ddp", "zero3"]}
     settings = fewer if can_run(fewer) else settings
-    whole, _ = run(prepared(settings)), run(prepared(stopped(settings, tmp_path / "kept")))
+    whole, _ = unjudged(prepared(settings)), unjudged(prepared(stopped(settings, tmp_path / "kept")))
     rest = run(prepared(settings), tmp_path / "kept")
     assert rest.failures == [], toml(settings)
-    for name, row in rest.rows.items():
-        assert [row[what] for what in BITS] == [whole.rows[name][what] for what in BITS], (name, toml(settings))
+    for (name, row), due in zip(rest.rows.items(), whole, strict=True):
+        assert [row[what] for what in BITS] == [due[what] for what in BITS], (name, toml(settings))
     file = min((tmp_path / "kept").rglob("*.safetensors"))
     for other in LAYOUTS:
         if experiment := can_run(settings | other):

@@ -3,142 +3,110 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 
-from tests.mpi.launch import ROOT, mpiexec
+from tests.mpi.launch import ROOT, commands, side_by_side
 from zerosim.commands.cli import main
 from zerosim.worlds import launcher, mpi_start
 
-SECONDS = 600
-"""No run here takes that long, on however busy a machine; the start of MPI waits three times as long."""
-
-PLANT = """\
-import os, signal, sys, time
-mine = (os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")) == os.environ.get("PLANTED_RANK")
-class Planted:
-    def find_spec(self, name, *_):
-        if name == os.environ.get("PLANTED_MODULE"):
-            {what}
-if mine:
-    sys.meta_path.insert(0, Planted())
-"""
+PLANTED = str(ROOT / "tests" / "mpi" / "planted")
 RUN = [sys.executable, "-m", "zerosim", "run", str(ROOT / "scenarios" / "ddp.toml"), "--progress", "none"]
 CONNECT = [sys.executable, "-c", "import zerosim; zerosim.connect(); print('connected')"]
+INTERRUPT = "signal.raise_signal(signal.SIGINT)"
 
 
-def planted(folder, what, *, rank, module, program=RUN):
-    """Both ranks of `program`, with a fault in one of them when it imports `module`."""
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(PLANT.format(what=what))
-    path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
-    fault = {"PYTHONPATH": path, "PLANTED_RANK": str(rank), "PLANTED_MODULE": module}
-    return mpiexec(["-n", "2", *program], timeout=SECONDS, environment=fault)
+def fault(statement, rank, module, program=RUN, others=""):
+    """Both ranks of `program`, with a fault in one of them when it imports `module`, and a statement in the other."""
+    path = os.pathsep.join(filter(None, [PLANTED, str(ROOT), os.environ.get("PYTHONPATH")]))
+    planted = {"PLANTED": statement, "PLANTED_RANK": rank, "PLANTED_MODULE": module, "PLANTED_OTHERS": others}
+    return ["-n", "2", "env", f"PYTHONPATH={path}", *(f"{name}={value}" for name, value in planted.items()), *program]
 
 
-def all_at_once(launch, cases):
-    """Each case with what `launch(*case)` gives, side by side: most of it is waiting."""
-    with ThreadPoolExecutor(len(cases)) as threads:
-        return list(zip(cases, threads.map(launch, *zip(*cases, strict=True)), strict=True))
+def two(first, second):
+    """A rank of each of two programs."""
+    return ["-n", "1", *first, ":", "-n", "1", *second]
 
 
-@pytest.mark.mpi
-def test_an_import_that_fails_on_one_rank(tmp_path):
-    def launch(rank, module):
-        what = "raise ZeroDivisionError('planted')"
-        return planted(tmp_path / f"{rank}-{module}", what, rank=rank, module=module)
+FAILS = {f"{module} fails on rank {rank}": fault("raise ZeroDivisionError('planted')", rank, module)
+         for rank, module in ((0, "numpy"), (1, "mpi4py.MPI"), (1, "rich"))}
+INTERRUPTS = {f"{module} is interrupted": fault(INTERRUPT, 1, module)
+              for module in ("numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run")}
+INTERRUPTS["MPI is interrupted, which hears no KeyboardInterrupt, while another rank takes its time"] = fault(
+    "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)", 0, "mpi4py.MPI", CONNECT,
+    "time.sleep(600)")
+INTERRUPTS["the start of MPI has an end"] = two(
+    [sys.executable, "-c", "from zerosim.worlds import mpi, mpi_start; mpi_start.STARTING = 0.5; mpi.connect()"],
+    [sys.executable, "-c", "import time; time.sleep(600)"])
+DIFFERENT = {"bogus first": two([*RUN, "--bogus"], RUN), "show second": two(RUN, [*RUN[:3], "show"])}
+HIDDEN = {"another's ranks": two(RUN, ["env", "OMPI_COMM_WORLD_SIZE=2", *RUN]),
+          "no launcher": two(CONNECT, ["env", "-u", "PMI_FD", *CONNECT])}
+STARTS = {**FAILS, **INTERRUPTS, **DIFFERENT, **HIDDEN, "bench": ["-n", "3", *RUN[:3], "bench", "step"]}
+LONG = {
+    "site is interrupted": fault("", 1, "site"),  # Python itself, not yet started: the start of MPI ends after 60 s
+    "bogus second": two(RUN, [*RUN, "--bogus"]), "show first": two([*RUN[:3], "show"], RUN)}
 
-    cases = [(0, "numpy"), (1, "mpi4py.MPI"), (1, "rich")]
-    for (rank, module), ended in all_at_once(launch, cases):
-        assert ended.returncode not in (0, 1, 2), module
-        assert ended.stderr.count(f"zerosim: rank {rank}:\n") == 1, module
-        assert ended.stderr.count("ZeroDivisionError: planted") == 1, module
+
+all_ended = cache(lambda: side_by_side(STARTS))
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize("modules", [
-    ["numpy", "zerosim.worlds.mpi", "mpi4py.MPI", "zerosim.commands.run"],
-    pytest.param(["site"], marks=pytest.mark.long),  # Python itself, not yet started: the start of MPI ends after 60 s
-])
-def test_an_interrupt_of_one_rank_on_its_way(modules, tmp_path):
-    def launch(module):
-        what = "signal.raise_signal(signal.SIGINT)"
-        if module == "site":
-            what += "\nif mine: raise KeyboardInterrupt"
-        return planted(tmp_path / module, what, rank=1, module=module)
-
-    cases = [(module,) for module in modules]
-    for case, ended in all_at_once(launch, cases):
-        assert ended.returncode != 0, case
-        assert "PASSED" not in ended.stdout, case
+def ended(name):
+    """How a start ends, one of all or a long one."""
+    return (side_by_side({name: LONG[name]}) if name in LONG else all_ended())[name]
 
 
 @pytest.mark.mpi
-def test_an_interrupt_of_a_rank_in_the_start_of_mpi(tmp_path):
-    """Another rank takes its time, so that this one waits where it hears no KeyboardInterrupt."""
-    interrupter = "if os.fork() == 0: time.sleep(1); os.kill(os.getppid(), signal.SIGINT); os._exit(0)"
-    what = f"{interrupter}\nif not mine: time.sleep(600)"
-    done = planted(tmp_path, what, rank=0, module="mpi4py.MPI", program=CONNECT)
-    assert done.returncode != 0
+@pytest.mark.parametrize("name", FAILS)
+def test_an_import_that_fails_on_one_rank(name):
+    assert ended(name).returncode not in (0, 1, 2)
+    assert ended(name).stderr.count(f"zerosim: {name.partition(' on ')[2]}:\n") == 1
+    assert ended(name).stderr.count("ZeroDivisionError: planted") == 1
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("other", "first"), [
-    ([*RUN, "--bogus"], True), ([*RUN[:3], "show"], False),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in (([*RUN, "--bogus"], False), ([*RUN[:3], "show"], True)))
-])
-def test_ranks_with_different_command_lines(other, first):
-    commands = [other, RUN] if first else [RUN, other]
-    ended = mpiexec(["-n", "1", *commands[0], ":", "-n", "1", *commands[1]], timeout=SECONDS)
-    assert ended.returncode == 2
-    assert ended.stderr.count("zerosim: rank 0 was started with '") == 1
-    assert "PASSED" not in ended.stdout
+@pytest.mark.parametrize("name", [*INTERRUPTS, pytest.param("site is interrupted", marks=pytest.mark.long)])
+def test_an_interrupt_of_one_rank_on_its_way_and_the_end_of_all_waiting(name):
+    assert ended(name).returncode != 0
+    assert "PASSED" not in ended(name).stdout
 
 
 @pytest.mark.mpi
-def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others():
-    def launch(hidden, program):
-        return mpiexec(["-n", "1", *program, ":", "-n", "1", "env", *hidden, *program], timeout=SECONDS)
-
-    for case, ended in all_at_once(launch, [(["OMPI_COMM_WORLD_SIZE=2"], RUN), (["-u", "PMI_FD"], CONNECT)]):
-        assert ended.returncode != 0, case
-        assert ended.stderr.count("zerosim: rank 1: the launcher started 2 ranks but belongs to another") == 1, case
-
-
-@pytest.mark.mpi
-def test_the_start_of_mpi_has_an_end():
-    waits = "from zerosim.worlds import mpi, mpi_start; mpi_start.STARTING = 0.5; mpi.connect()"
-    sleeps = "import time; time.sleep(600)"
-    ended = mpiexec(["-n", "1", sys.executable, "-c", waits, ":", "-n", "1", sys.executable, "-c", sleeps],
-                    timeout=SECONDS)
-    assert ended.returncode != 0
+@pytest.mark.parametrize("name", [
+    *DIFFERENT, *(pytest.param(name, marks=pytest.mark.long) for name in ("bogus second", "show first"))])
+def test_ranks_with_different_command_lines(name):
+    assert ended(name).returncode == 2
+    assert ended(name).stderr.count("zerosim: rank 0 was started with '") == 1
+    assert "PASSED" not in ended(name).stdout
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("given", "code"), [
-    (["prove", "ring.all_reduce"], 0),
-    *(pytest.param(*case, marks=pytest.mark.long) for case in (
-        (["memory", "--parameters", "7", "--ranks", "2"], 0), (["show", "--list"], 0), (["memory", "--nosuch"], 2))),
-])
-def test_only_rank_0_speaks_for_what_one_process_does(given, code):
-    command = [sys.executable, "-m", "zerosim", *given]
-    known = dict(os.environ)  # without the COLUMNS of the terminal that readline, which pytest loads, tells C alone
-    alone = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, check=False, timeout=60)
-    ended = mpiexec(["-n", "2", *command], timeout=SECONDS)
-    assert ended.returncode == alone.returncode == code
-    assert ended.stdout == alone.stdout
-    assert ended.stderr.count("zerosim memory: ") == alone.stderr.count("zerosim memory: ") == (code == 2)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_rank_that_the_launcher_cannot_acquaint_with_the_others(name):
+    assert ended(name).returncode != 0
+    assert ended(name).stderr.count("zerosim: rank 1: the launcher started 2 ranks but belongs to another") == 1
 
 
 @pytest.mark.mpi
 def test_bench_wants_its_own_number_of_ranks():
-    ended = mpiexec(["-n", "3", sys.executable, "-m", "zerosim", "bench", "step"], timeout=SECONDS)
-    assert ended.returncode == 2
-    assert ended.stderr.count("measures 2 ranks and the launcher started 3") == 1
+    assert ended("bench").returncode == 2
+    assert ended("bench").stderr.count("measures 2 ranks and the launcher started 3") == 1
+
+
+@pytest.mark.mpi
+def test_only_rank_0_speaks_for_what_one_process_does(capsys):
+    lines = [["prove", "ring.all_reduce"], ["memory", "--parameters", "7", "--ranks", "2"], ["show", "--list"],
+             ["memory", "--nosuch"]]
+    for line, (code, out, err) in zip(lines, commands(2, *lines), strict=True):
+        try:
+            alone = main(line)
+        except SystemExit as stop:
+            alone = stop.code
+        said = capsys.readouterr()
+        assert (code, out) == (alone, said.out)
+        assert err.count("zerosim memory: ") == said.err.count("zerosim memory: ") == ("--nosuch" in line)
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import zerosim
-from tests.mpi.launch import ROOT, SECONDS_TO_END, mpirun
+from tests.mpi.launch import ROOT, SECONDS_TO_END, mpirun, side_by_side
 from tests.sampling import one_in
 from zerosim.core.errors import CollectiveError
 from zerosim.worlds.launcher import RANK_VARIABLES, SIZE_VARIABLES, launched, launched_rank
@@ -39,15 +39,22 @@ ENDS = [
     ("one_never_receives", 2, 3, 0, "rank 0 waited 0.5 s for rank 1 to receive 8388608 bytes"),
 ]
 """A way to end, its ranks, the exit code, the tracebacks, and what is said."""
+WITHOUT_A_WORD = {"one_ends_long_before_the_others": True, "one_is_killed": False}
+
+
+@cache
+def ended(first):
+    """How each way ends that `make test` has, or each other way."""
+    ways = [*(end[:2] for end in ENDS[first::2]), *((way, 3) for way in WITHOUT_A_WORD if first == 0)]
+    return side_by_side({f"{way}-{ranks}": ["-n", str(ranks), sys.executable, "-m", "tests.mpi.fail", way]
+                         for way, ranks in ways}, timeout=SECONDS_TO_END)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("end", one_in(2, ENDS), ids=lambda end: f"{end[0]}-{end[1]}")
 def test_failing_ranks_end_all(end):
     way, ranks, code, tracebacks, said = end
-    start = time.monotonic()
-    outcome = mpirun(ranks, ["-m", "tests.mpi.fail", way])
-    assert time.monotonic() - start < SECONDS_TO_END
+    outcome = ended(ENDS.index(end) % 2)[f"{way}-{ranks}"]
     assert outcome.returncode == code, outcome.stderr
     assert outcome.stderr.count("Traceback") == tracebacks, outcome.stderr
     assert outcome.stderr.count("zerosim: rank ") == 1, outcome.stderr
@@ -55,12 +62,10 @@ def test_failing_ranks_end_all(end):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("way", "succeeds"), [("one_ends_long_before_the_others", True), ("one_is_killed", False)])
-def test_the_end_of_a_rank_without_a_word(way, succeeds):
+@pytest.mark.parametrize("way", WITHOUT_A_WORD)
+def test_the_end_of_a_rank_without_a_word(way):
     """Longer than any rank waits for a message, nobody waits for one; a killed rank ends all."""
-    start = time.monotonic()
-    assert (mpirun(3, ["-m", "tests.mpi.fail", way]).returncode == 0) == succeeds
-    assert time.monotonic() - start < SECONDS_TO_END
+    assert (ended(0)[f"{way}-3"].returncode == 0) == WITHOUT_A_WORD[way]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60", True, False])
@@ -80,10 +85,8 @@ def test_what_one_rank_does_wrong_it_alone_is_told():
 def test_launcher_of_another_mpi_is_named(variable):
     """Without a launcher of its own MPI this process is alone, whatever the environment says."""
     program = "from zerosim.worlds.mpi import connect; connect()"
-    outcome = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
-        env=os.environ | {variable: "3"},
-    )
+    outcome = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+                             env=os.environ | {variable: "3"})
     assert outcome.returncode == -signal.SIGKILL
     assert "zerosim: rank 0: the launcher started 3 ranks" in outcome.stderr
     assert str(Path(sys.executable).with_name("mpiexec")) in outcome.stderr
@@ -111,12 +114,3 @@ def test_the_launcher_says_how_many_ranks_there_are_and_which_this_is(monkeypatc
 def test_any_communicator_of_mpi4py_can_be_wrapped():
     assert zerosim.MpiCommunicator is MpiCommunicator
     assert "MpiCommunicator" in zerosim.__all__
-
-
-def test_importing_starts_no_mpi():
-    program = "import sys; from zerosim.worlds import launcher, mpi; launcher.launched(); print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert "zerosim.worlds.mpi" in modules
-    assert "mpi4py.MPI" not in modules

@@ -1,14 +1,14 @@
 """Faults on purpose: each scenario in scenarios/faults ends as it says, with the words of its diagnosis."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import CHECKS
-from tests.mpi.launch import mpirun
+from tests.mpi.launch import side_by_side
 from tests.pages import refused
 from zerosim.commands.cli import main
 from zerosim.observe.faults import Faults
@@ -129,12 +129,9 @@ def test_processes_say_who_died_and_who_waited_for_whom():
         "stop": r"waited [\d.]+ s for a message from rank \d in the all_gather of layers.0, step 3 of Stage III",
         "drop": r"sent 1388 bytes to rank 2, which receives them into 228 bytes of float32",
     }
-    def run_on_three(name):
-        return mpirun(3, ["-m", "zerosim", "run", str(FAULTS / f"{name}.toml"), "--progress", "none",
-                          "--set", "world.timeout_seconds=2"])
-
-    with ThreadPoolExecutor(len(due)) as threads:
-        runs = dict(zip(due, threads.map(run_on_three, due), strict=True))
+    runs = side_by_side({name: [
+        "-n", "3", sys.executable, "-m", "zerosim", "run", str(FAULTS / f"{name}.toml"), "--progress", "none",
+        "--set", "world.timeout_seconds=2"] for name in due})
     for name, ended in runs.items():
         assert ended.returncode not in (0, 1, 2), name
         assert re.search(due[name], " ".join(ended.stderr.split())), (name, ended.stderr)

@@ -119,10 +119,9 @@ def test_a_ratio_is_taken_within_its_round():
 @pytest.mark.mpi
 def test_the_command_measures_on_real_processes(tmp_path):
     out = tmp_path / "out.json"
-    small = (
-        "import sys; from tests.plan.test_bench import TRANSFORMER; "
-        "from zerosim.commands.benches.steps import WORKLOADS; "
-        "from zerosim.commands.cli import main; WORKLOADS.update(transformer=TRANSFORMER); sys.exit(main())")
+    small = ("import sys; from zerosim.commands.benches.steps import WORKLOADS, Workload; "
+             "from zerosim.commands.cli import main; from zerosim.scenario import ModelKeys; "
+             f"WORKLOADS.update(transformer={TRANSFORMER!r}); sys.exit(main())")
     done = mpirun(2, ["-c", small, "bench", "step", "--model", "transformer", "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     assert [row["stage"] for row in json.loads(out.read_text())["stages"]] == list(STAGES)

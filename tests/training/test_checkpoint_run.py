@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.commands.small import SMALL as HEAD
-from tests.mpi.launch import ROOT, mpirun
+from tests.mpi.launch import ROOT, commands
 from zerosim.commands.cli import main
 
 SMALL = HEAD.replace("steps = 2", "steps = 4").replace("batches = 2", "batches = 4")
@@ -147,18 +147,19 @@ def test_weights_that_are_not_the_models_are_refused(small, capsys):
 @pytest.mark.mpi
 def test_processes_go_on_where_threads_were_and_refuse_alike(small):
     whole = outcome("--set", "parallel.order=exact")
-    scenario = str(small / "small.toml")
-    base = ["-m", "zerosim", "run", scenario, "--progress", "none", "--set", "parallel.order=exact"]
+    base = ["run", str(small / "small.toml"), "--progress", "none", "--set", "parallel.order=exact"]
     kept = ["--checkpoint", str(small / "kept"), "--every", "2"]
-    assert zerosim(*base[2:], "--set", "world.ranks=4", "--set", "train.steps=2", *kept) == 0
-    done = mpirun(2, [*base, *kept, "--resume", str(small / "kept"), "--json", str(small / "mpi.json")])
-    assert done.returncode == 0, done.stderr
+    assert zerosim(*base, "--set", "world.ranks=4", "--set", "train.steps=2", *kept) == 0
+    (small / "bad").mkdir()
+    (small / "bad/step-00000004.safetensors").write_bytes(b"")
+    goes_on, refused = commands(
+        2, [*base, *kept, "--resume", str(small / "kept"), "--json", str(small / "mpi.json")],
+        [*base, "--set", "train.steps=5", "--resume", str(small / "bad")])
+    assert goes_on[0] == 0, goes_on[2]
     (row,) = json.loads((small / "mpi.json").read_text())["stages"]
     assert bits(row) == bits(whole)
-    (small / "kept/zero3/step-00000004.safetensors").write_bytes(b"")
-    done = mpirun(2, [*base, "--set", "train.steps=5", "--resume", str(small / "kept")])
-    assert done.returncode == 2
-    assert done.stderr.count("step-00000004.safetensors is no checkpoint of zerosim, or its header is") >= 1
+    assert refused[0] == 2
+    assert refused[2].count("step-00000004.safetensors is no checkpoint of zerosim, or its header is") >= 1
 
 
 DIES = """

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 CLOCKS = ("time", "monotonic", "perf_counter")
 LATER_SECONDS = 3661
@@ -25,8 +24,9 @@ def clock_moved(function: Callable[..., Any], seconds: int) -> Iterator[None]:
     for name in CLOCKS:
         for clock, by in ((getattr(time, name), seconds), (getattr(time, f"{name}_ns"), seconds * 10**9)):
             moved[id(clock)] = partial(lambda clock, by: clock() + by, clock, by)
-    with ExitStack() as patches:
+    with ExitStack() as back:
         for names in (vars(time), getattr(function, "__globals__", {})) if seconds else ():
-            clocks = {name: moved[id(value)] for name, value in names.items() if id(value) in moved}
-            patches.enter_context(patch.dict(names, clocks))
+            clocks = {name: value for name, value in names.items() if id(value) in moved}
+            back.callback(names.update, clocks)
+            names.update({name: moved[id(clock)] for name, clock in clocks.items()})
         yield
