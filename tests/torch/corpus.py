@@ -299,19 +299,6 @@ def optimizer_before_sharding(w):
     w.train(w.fsdp(model), optimizer)
 
 
-@case("weights changed between gather and use", parameter="2.weight")
-def fsdp_changed_in_place(w):
-    model = w.fsdp(root=False)
-
-    def change(module, args):
-        with torch.no_grad():
-            module.weight.mul_(1.0 + 0.1 * w.rank)
-
-    model[2].register_forward_pre_hook(change)
-    dist.fsdp.fully_shard(model)
-    w.train(model)
-
-
 @case("fp16 overflow skipped on one rank", rank=1)
 def overflow_on_a_rank(w):
     scaled(w, lambda scaler, optimizer, model: w.rank == 1 and scaler.get_scale() == 65536.0 and (
@@ -484,21 +471,6 @@ def in_parts(w, forgotten):
 @case("a sum is missing in backward", step=1)
 def tensor_parallel_backward_forgets_the_sum(w):
     in_parts(w, forgotten=True)
-
-
-@case("a micro-batch without a backward", step=2)
-def pipeline_loses_a_micro_batch(w):
-    layer = nn.Linear(6, 6)
-    for _, _ in w.updates(layer, 3):
-        made = []
-        for _ in range(2):
-            x = torch.randn(4, 6, generator=w.generator)
-            if w.rank:
-                dist.recv(x, w.rank - 1)
-            made.append(layer(x))
-            if w.rank < w.size - 1:
-                dist.send(made[-1].detach(), w.rank + 1)
-        made[-1].square().mean().backward()
 
 
 # -- right
@@ -852,9 +824,6 @@ def pipeline(w, made):
 
 
 CASES |= {
-    "fsdp_never_reshards": Case(
-        lambda w: w.train(in_modules(w.fsdp(reshard_after_forward=False), "set_reshard_after_backward", False)),
-        "stale gathered weights", step=2),
     "fsdp_never_reduces": Case(
         lambda w: w.train(in_modules(w.fsdp(), "set_requires_gradient_sync", False)), "no gradient"),
     "other_learning_rate": Case(

@@ -11,7 +11,7 @@ import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import KEPT, Gathered, Record, Sketched, Step
+from zerosim.torch.check.record import KEPT, Record, Sketched, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -169,19 +169,6 @@ def same_samples(book: Book, records: list[Record], every: list[list[Step]]) -> 
                       proved=proved)
 
 
-def passes(book: Book, steps: list[Step]) -> None:
-    """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
-    counts = [step.passes[0] for step in steps]
-    short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
-    rank = first_different(counts)
-    if short is not None:
-        book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
-                  f"{short.passes[1]} backwards before the update")
-    elif rank is not None and all(step.passes[1] for step in steps):
-        book.find(steps[rank], "a rank with fewer micro-batches",
-                  f"the stages made {counts} forwards before the update")
-
-
 def samplers(book: Book, records: list[Record]) -> None:
     """Compare the samplers with which epochs of training have begun, also beyond the observed steps."""
     seen = set[str]()
@@ -254,25 +241,6 @@ def states(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
     for rank, name in unlike_first(counts):
         return book.find(steps[rank], "optimizer state is lost", f"the state of {name} counts {counts[rank][name]:g} "
                          f"updates, and {counts[0][name]:g} on rank 0", name)
-    return None
-
-
-def forwards(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
-    """Gathered weights are those of the shards, whose digests add up."""
-    def of_shards(name: str, steps: list[Step], gathered: Gathered) -> bool:
-        shards = {step.weights[name].key: step.weights[name].used for step in steps if name in step.weights}
-        return (sum(shards.values()) - gathered.bits) % 2**64 == 0
-
-    for step in steps:
-        for name, gathered in step.gathered.items():
-            if all(name in other.weights for other in steps) and not of_shards(name, steps, gathered):
-                stale = previous and of_shards(name, previous, gathered)
-                cause = "stale gathered weights" if stale else "weights changed between gather and use"
-                alike = {other.gathered[name].bits for other in steps if name in other.gathered}
-                return book.find(step, cause, f"the forward used values of {name} that are not those of its shards",
-                                 name, line=gathered.line, proved=bool(stale) or len(alike) > 1)
-    if any(step.gathered for step in steps):
-        book.judge("weights of the forward", EQUAL, "gathered weights are those of the shards")
     return None
 
 

@@ -67,17 +67,9 @@ CAUSES = {
         "inputs", "", "losses weighted by samples; the last batch of a loader", "a_smaller_batch_on_a_rank", "ddp"),
     "a rank with fewer micro-batches": Cause(
         "inputs", "", "losses divided by the tokens of all ranks", "fewer_micro_batches", "ddp_accumulating"),
-    "a micro-batch without a backward": Cause(
-        "inputs", "", "a forward for a metric", "pipeline_loses_a_micro_batch", "pipeline_ScheduleGPipe"),
     "different samples in a tensor-parallel group": Cause(
         "inputs", "ranks that hold parts of the same layers were given different batches",
         "plans that take shards of a batch", "tensor_parallel_on_different_samples", "sequence_parallel"),
-    "stale gathered weights": Cause(
-        "weights of the forward", "the forward used the bits of the shards before the last update", "",
-        "fsdp_never_reshards", "fsdp"),
-    "weights changed between gather and use": Cause(
-        "weights of the forward", "the forward used other bits than those of the shards, and not the same on all ranks",
-        "a change that all ranks make", "fsdp_changed_in_place", "fsdp"),
     "another model in parts": Cause(
         "weights of the forward", "outputs of a tensor-parallel group differ, and the script reduces nothing",
         "partial outputs that the script adds", "tensor_parallel_without_the_reduction", "tensor_parallel_clipped"),

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _functional_collectives, fsdp
+from torch.distributed import _functional_collectives
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 
-from zerosim.torch.check.adapters import gathered_parameters
 from zerosim.torch.check.clipping import additions
 from zerosim.torch.check.names import plainly
-from zerosim.torch.check.record import Activation, Batch, Epoch, Gathered, Remark
+from zerosim.torch.check.record import Activation, Batch, Epoch, Remark
 from zerosim.torch.check.sketch import digest, whole
 from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
 from zerosim.torch.check.window import Window
@@ -73,8 +72,6 @@ class Forwards:
             self.epoch = None
         if not window.active or not training or window.within:
             return
-        if isinstance(module, fsdp.FSDPModule):
-            self.note_gathered(module)
         if not window.batches and (window.facts.communicates or self.unseen) and not isinstance(output, DTensor):
             self.note_activation(module, output)
         if not window.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
@@ -88,19 +85,7 @@ class Forwards:
             root = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
                         None)
             if root is not None and not root.is_meta:
-                window.forwards, window.half = window.forwards + 1, root.dtype is torch.float16
-                number, returned = id(batch), window.returned
-                root.register_hook(window.safe(lambda _: returned.add(number)))
-
-    def note_gathered(self, module: Any) -> None:
-        """Note the weights with which a unit of FSDP2 has computed first."""
-        window = self.window
-        for sharded, full in gathered_parameters([module]):
-            name = window.names.of.get(sharded)
-            if name and name not in window.gathered and full.untyped_storage().size() and not isinstance(full, DTensor):
-                gathered = Gathered(script_line())
-                window.number(digest(full, full.shape, whole(full.shape)), vars(gathered), "bits")
-                window.gathered[name] = gathered, full.dtype
+                window.half = root.dtype is torch.float16
 
     def note_activation(self, module: Any, output: Any) -> None:
         """Note what a module returns, and its gradient, for the law of what is alike."""

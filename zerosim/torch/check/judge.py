@@ -197,7 +197,6 @@ class Round:
         elif alike.weights(book, records, steps, self.previous) and alike.inputs(book, records, steps):
             alike.settings(book, records, steps)
             alike.states(book, steps, self.previous)
-            alike.forwards(book, steps, self.previous)
             self.gradients()
 
     def obstacles(self, differs: bool) -> Iterator[str]:
@@ -206,8 +205,6 @@ class Round:
         yield from (why for step in self.steps for why in step.reasons)
         yield from (why for record in self.records for why in record.facts.obstacles)
         if any("messages" in record.facts.communicates for record in self.records):
-            if self.previous is not None:  # schedules run a stage once more to learn its shapes
-                alike.passes(self.book, self.steps)
             if not self.parted:
                 yield "a pipeline: its ranks hold stages of one model"
         elif differs and any(record.facts.communicates and not record.facts.trainer for record in self.records) and any(

@@ -130,26 +130,17 @@ class Epoch:
 
 @dataclass
 class Weights:
-    """The place of a rank's part of a parameter, the digest of its bits, and that in the dtype of the forward."""
+    """The place of a rank's part of a parameter, and the digest of its bits."""
 
     key: Key
     trains: bool
     narrow: bool = False
     """Whether its dtype has 16 bits: an update may then be lost in the rounding."""
     bits: int = 0
-    used: int = 0
     due: int = 0
     """Of a sample of its elements, those whose gradient was not 0 when the optimizer was called."""
     moved: int = 0
     """Those among them that the update has changed."""
-
-
-@dataclass
-class Gathered:
-    """The digest of gathered weights as a forward has used them."""
-
-    line: str
-    bits: int = 0
 
 
 @dataclass
@@ -193,7 +184,6 @@ class Step:
     weights: dict[str, Weights] = field(default_factory=dict)
     others: dict[str, Weights] = field(default_factory=dict)
     """Weights that no optimizer has, such as a copy that averages: in steps 1, 2, 4, 8, …"""
-    gathered: dict[str, Gathered] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)
     """The parameters of the optimizer."""
     orphans: list[str] = field(default_factory=list)
@@ -207,8 +197,6 @@ class Step:
     schedules: int = 0
     """How often one scheduler of the learning rate has stepped since the last update."""
     activations: list[Activation] = field(default_factory=list)
-    passes: tuple[int, int] = (0, 0)
-    """Forward passes of the models that were called, and how many of them had a backward."""
     scale: float = 1.0
     """The factor in the terms, of GradScaler or by hand."""
     scaler: bool = False

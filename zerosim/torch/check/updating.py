@@ -101,7 +101,6 @@ class Updates:
         step.terms = {name: left for name in step.parameters if (left := [
             seen.term for seen in window.terms.get(name, ()) if step.optimizer not in seen.used])}
         step.batches, step.activations = window.batches, window.activations
-        step.passes = window.forwards, len(window.returned)
         step.schedules = max(self.scheduled.get(id(optimizer), {}).values(), default=0)
         scale = next((seen.scale for name in step.parameters for seen in window.terms.get(name, ())
                       if step.optimizer not in seen.used and seen.scale is not None), None)
@@ -156,10 +155,6 @@ class Updates:
                     target = step.others
                 weights = target[name] = Weights(key, parameter.requires_grad, values.element_size() < 4)
                 window.number(digest(values, shape, key), vars(weights), "bits")
-                gathered, dtype = window.gathered.get(name, (None, None))
-                if gathered is not None:
-                    step.gathered[name] = gathered
-                    window.number(digest(values.to(dtype), shape, key), vars(weights), "used")
         if self.updating == 1:
             self.samples = {names.within(parameter)[0]: (parameter, sample_of(parameter).clone(),
                                                          sample_of(parameter.grad).clone())
