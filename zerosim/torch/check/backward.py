@@ -32,8 +32,8 @@ class Backwards:
         self.scale: Any = None
         """The factor of the loss of this backward; None without a GradScaler."""
 
-        window.watch(torch.autograd, "backward", self.before_backward, self.after_backward)
-        window.watch(torch.autograd, "grad", self.before_grad, self.after_grad)
+        window.watch(torch.autograd, "backward", self.before_backward, self.after_backward, "within")
+        window.watch(torch.autograd, "grad", None, self.after_grad, "asleep")  # it runs hooks, and accumulates nothing
         for scaler in SCALERS:
             window.watch(scaler, "scale", None, self.scaled)
 
@@ -46,12 +46,11 @@ class Backwards:
 
     def before_backward(self, args: Any, kwargs: Any) -> None:
         window = self.window
-        window.within += 1
         if not window.active:
             return
         roots = args[0] if args else kwargs["tensors"]
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if window.within == 1:
+        if not window.within:
             window.backwards, self.line = window.backwards + 1, script_line()
             self.notice_cleared()
             self.discard_used()
@@ -60,7 +59,7 @@ class Backwards:
             window.factor = loss_factor(roots)
         window.names.note_lent(window.names.paths)
         leaves, nodes = below(roots)
-        if window.within == 1:
+        if not window.within:
             self.scale = next((scale for node, scale in self.losses if node in nodes), None)
             if nodes & {*window.losses} - {root.grad_fn for root in roots}:
                 window.remarks.append(Remark(
@@ -74,7 +73,6 @@ class Backwards:
 
     def after_backward(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         window = self.window
-        window.within -= 1
         if window.active and not window.within:
             window.gradients = {}
             window.note_gradients(window.optimized())
@@ -101,19 +99,14 @@ class Backwards:
                     step.unclipped.pop(name)
                     step.clips = [clip for clip in step.clips if name not in clip.before]
                     if own is not None:
-                        window.flag(local(own).any(), step, "touched")
+                        window.number(local(own).any(), vars(step), "touched")
             window.terms.setdefault(name, []).append(Seen(Term(
                 window.sketched(values, shape, key, gradient), window.backwards, self.line, window.version,
                 by_hand=by_hand), len(window.optimizers), self.scale))
 
-    def before_grad(self, args: Any, kwargs: Any) -> None:
-        """`torch.autograd.grad` runs the hooks of tensors, and accumulates nothing."""
-        self.window.asleep += 1
-
     def after_grad(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
         """What it returns for parameters may be what the script puts into their `grad`."""
         window = self.window
-        window.asleep -= 1
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         if window.active and not window.within and result and not kwargs.get("create_graph"):
             window.backwards, self.line = window.backwards + 1, script_line()
@@ -133,7 +126,7 @@ class Backwards:
                     if parameter.grad is None:
                         seen.term.cleared = True
                     elif not seen.term.cleared and local(parameter.grad).numel():
-                        window.flag(~local(parameter.grad).any(), seen.term, "cleared")
+                        window.number(~local(parameter.grad).any(), vars(seen.term), "cleared")
 
     def discard_used(self) -> None:
         """Forget the terms that updates have used: all of them, if several optimizers have the parameter."""

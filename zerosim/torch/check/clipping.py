@@ -27,8 +27,7 @@ class Clipping:
 
     def before(self, name: str | None, args: Any, kwargs: Any) -> Any:
         window = self.window
-        window.clipping += 1
-        if not window.active or window.clipping > 1:
+        if not window.active or window.clipping:
             return None
         chosen = clipped_parameters(args, kwargs)
         most = args[1] if len(args) > 1 else next(
@@ -51,7 +50,6 @@ class Clipping:
         return clip, chosen
 
     def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.window.clipping -= 1
         if seen:
             seen[0].after = self.window.sketches(seen[1])
             self.window.note_gradients(seen[1])

@@ -146,10 +146,10 @@ class Window:
         return lambda *given, **named: self.safely(method, *given, *named.values())
 
     def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
-              after: Callable[..., object] | None = None, listed: bool = False) -> None:
+              after: Callable[..., object] | None = None, during: str = "") -> None:
         """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
 
-        `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
+        `during` is the counter of calls that are under way between the two.
         """
         if not hasattr(owner, name):
             return
@@ -159,16 +159,20 @@ class Window:
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            if listed and args and isinstance(args[0], GeneratorType):
+            if during == "clipping" and args and isinstance(args[0], GeneratorType):  # only one can read it
                 args = ([*args[0]], *args[1:])
-            elif listed and isinstance(kwargs.get("parameters"), GeneratorType):
+            elif during == "clipping" and isinstance(kwargs.get("parameters"), GeneratorType):
                 kwargs["parameters"] = [*kwargs["parameters"]]
             seen = self.safely(before, args, kwargs) if before else None
             result = None
+            if during:
+                vars(self)[during] += 1
             try:
                 result = original(*args, **kwargs)
                 return result
             finally:
+                if during:
+                    vars(self)[during] -= 1
                 if after:
                     self.safely(after, seen, args, kwargs, result)
 
@@ -180,13 +184,12 @@ class Window:
         self._later.append((tensor, keep))
 
     def number(self, tensor: Any, target: dict[str, Any], name: str) -> None:
-        """Give `target` the number of this tensor under a name, once it is copied."""
-        kind = int if tensor.dtype is torch.int64 else float
-        self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
+        """Give `target` the number of this tensor under a name, once it is copied; what is True stays so."""
+        def keep(values: Any) -> None:
+            value, = values.reshape(-1)[:1].tolist()
+            target[name] = bool(value or target[name]) if tensor.dtype is torch.bool else value
 
-    def flag(self, tensor: Any, target: Any, name: str) -> None:
-        """Set an attribute of `target` to True if this tensor is, once it is copied."""
-        self.later(tensor, lambda values: setattr(target, name, getattr(target, name) or bool(values.reshape(-1)[0])))
+        self.later(tensor, keep)
 
     def copy(self) -> None:
         """Copy all numbers, with one copy from each device."""
@@ -230,10 +233,10 @@ class Window:
 
     def watch_clipping(self, before: Callable[..., Any], after: Callable[..., None]) -> None:
         """Call `before(name, args, kwargs)` and `after` around each function of PyTorch that clips; FSDP1's is None."""
-        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(before, None), after)
+        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(before, None), after, "clipping")
         for owner in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
-                self.watch(owner, name, partial(before, name), after, listed=True)
+                self.watch(owner, name, partial(before, name), after, "clipping")
 
     def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
         """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update."""
@@ -244,19 +247,12 @@ class Window:
     def watch_engine(self, engine: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
         """Call both around each update by DeepSpeed's engine, a class; the optimizers within it are not followed."""
         def before_step(args: Any, kwargs: Any) -> bool:
-            boundary = bool(args[0].is_gradient_accumulation_boundary())
-            if boundary:
+            if boundary := bool(args[0].is_gradient_accumulation_boundary()):
                 before(args[0])
-            self.asleep += 1
             return boundary
 
-        def after_step(boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
-            self.asleep -= 1
-            if boundary:
-                after(args[0])
-
         if not hasattr(engine.step, "__wrapped__"):
-            self.watch(engine, "step", before_step, after_step)
+            self.watch(engine, "step", before_step, lambda boundary, args, *_: boundary and after(args[0]), "asleep")
 
     # -- optimizers
 
@@ -319,7 +315,7 @@ class Window:
             else:
                 differing.append(then != now)
         if differing:
-            self.flag(torch.stack(differing).any(), step, "touched")
+            self.number(torch.stack(differing).any(), vars(step), "touched")
 
 
 def bits_of(gradient: Any) -> Any:

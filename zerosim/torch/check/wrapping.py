@@ -38,9 +38,9 @@ class Wrapping:
             facts, "divisor", float(args[1])))
         window.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
         for owner in (nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
-            window.watch(owner, "__init__", partial(self.before, 1), self.after)
+            window.watch(owner, "__init__", partial(self.before, 1), self.after, "wrapping")
         for owner in (fsdp, dist.fsdp._fully_shard):
-            window.watch(owner, "fully_shard", partial(self.before, 0), self.after)
+            window.watch(owner, "fully_shard", partial(self.before, 0), self.after, "wrapping")
         window.watch(nn.Module, "to_empty", lambda args, _: self.note_tied(args[:1]))
         for owner in (parallel, parallel.api):
             window.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(facts, args, kwargs))
@@ -49,7 +49,6 @@ class Wrapping:
         """A trainer wraps the module at this position of its arguments: note the weights before it shards them."""
         given = args[position] if len(args) > position else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
-        self.window.wrapping += 1
         self.note_tied(modules)
         before = [(owner, name, digest_of([parameter])) for module in (() if self.window.facts.updates else modules)
                   for owner in module.modules() for name, parameter in owner._parameters.items()
@@ -58,7 +57,6 @@ class Wrapping:
 
     def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
         window, facts = self.window, self.window.facts
-        window.wrapping -= 1
         if window.wrapping or not seen:
             return
         modules, before, trainer = seen

@@ -26,12 +26,11 @@ CANNOT = "cannot be compared"
 
 
 class Stage(NamedTuple):
-    """What the numbers of a kind are about, the cause of a finding in them, their name, and what comes before them."""
+    """What the numbers of a kind are about, the cause of a finding in them, and their name."""
 
     what: str
     cause: str
     words: str = ""
-    before: tuple[str, ...] = ()
 
 
 STAGES = {
@@ -40,9 +39,9 @@ STAGES = {
     "output": Stage("outputs", "another output", "forward"),
     "loss": Stage("loss", "another loss"),
     "output gradient": Stage("gradients of outputs", "another gradient of an output", "backward"),
-    "gradient": Stage("gradient", "another gradient", "the gradient", ("output", "loss", "output gradient")),
-    "clipped": Stage("clipping", "another clipping", "the clipped gradient", ("output", "loss", "gradient")),
-    "updated": Stage("update", "another update", "the updated weight", ("output", "loss", "gradient")),
+    "gradient": Stage("gradient", "another gradient", "the gradient"),
+    "clipped": Stage("clipping", "another clipping", "the clipped gradient"),
+    "updated": Stage("update", "another update", "the updated weight"),
 }
 OF_PARAMETERS = ("gradient", "clipped", "updated")
 
@@ -66,7 +65,7 @@ class Compared(NamedTuple):
 
 
 class Judge:
-    """The verdicts on `other`, beside `reference`; `again` is a record of it with moved weights."""
+    """The verdicts on `other`, by `reference`; `again` is a record of the reference with moved weights."""
 
     def __init__(self, reference: Run, other: Run, again: Run | None = None) -> None:
         self.reference, self.other, self.again = reference, other, again
@@ -110,6 +109,11 @@ class Judge:
         if self.again is None:
             return float(np.sqrt(self.roundoff)) * size, np.inf
         return MARGIN * max(most, self.roundoff * size), MARGIN * max(own, together, self.roundoff)
+
+    def far(self, kind: str, step: int, name: Any, due: Array, part: Array, own: Array) -> tuple[Array, float]:
+        """How far numbers are from this part of those that are `due`, in thresholds: each, and all together."""
+        limit, together = self.limits(kind, step, name, due)
+        return distance(own, part) / limit, along(part, own) / together
 
     def find(self, kind: str, step: int, difference: Difference, cause: str = "") -> None:
         ranks = difference.ranks
@@ -201,10 +205,11 @@ class Judge:
             if not scale:  # a loss that is a mean over fewer tokens has larger gradients
                 scale = float(own @ full / max(float(full @ full), 1e-300)) if kind == "output gradient" else 1.0
                 scale = scale or 1.0
-            (limit, together), far = self.limits(kind, step, key, values), distance(own / scale, full)
-            if (far <= limit).all() and along(full, own / scale) <= together:
-                self.worst[kind] = max(self.worst[kind], float(far.max()) / limit)
+            far, together = self.far(kind, step, key, values, full, own / scale)
+            if (error := max(float(far.max()), together)) <= 1:
+                self.worst[kind] = max(self.worst[kind], error)
                 continue
+            limit, _ = self.limits(kind, step, key, values)
             counts = {rank: int((nearest(values, tokens / scale)[1] > limit).sum())
                       for rank, tokens in parts[key].items()}
             off.setdefault(key[0], Difference(key[0], [rank for rank in counts if counts[rank]] or [*counts], (
@@ -241,23 +246,22 @@ class Judge:
                 if place.cut and axis != place.axis:
                     continue
                 own, of_full = getattr(whole, axis), getattr(full, axis)
-                values, (limit, together) = place.of(of_full, axis), self.limits(kind, step, full.name, of_full)
-                far, size = distance(own, values), float(values @ values)
+                values = place.of(of_full, axis)
+                far, together = self.far(kind, step, full.name, of_full, values, own)
                 gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
                 if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
                     near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
                     far = np.where(place.of(near, axis), far, 0)
-                most = float(far.max(initial=0)) / limit
+                most, size = float(far.max(initial=0)), float(values @ values)
                 if most > max(error, 1.0):
                     factor = float(own @ values) / size if size else None
-                    if factor is not None and np.abs(own - factor * values).max() > limit * max(1, abs(factor)):
+                    if factor is not None and (self.far(kind, step, full.name, of_full, factor * values, own)[0]
+                                               > max(1, abs(factor))).any():
                         factor = None
-                    ranks = sorted({rank for rank, rows, columns in whole.parts
-                                    if (far[rows if axis == "rows" else columns] > limit).any()})
+                    ranks = sorted({rank for rank, at in whole.parts if (far[at[axis]] > 1).any()})
                 error = max(error, most)
                 if kind != "updated" and axis == place.axis and error <= 1 and size:
-                    factor = float(own @ values) / size
-                    error = max(error, along(values, own) / together)
+                    factor, error = float(own @ values) / size, max(error, together)
             if error > 1:
                 compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
             else:
@@ -296,10 +300,8 @@ class Judge:
             return
         outcome = {kind: self.modules(kind, step) for kind in OF_MODULES} | {
             kind: self.tensors(kind, step) for kind in OF_PARAMETERS}
-        if self.roundoff > 1e-12 and self.again is None:
-            outcome["updated"] = Compared(self.others, [])
-        elif self.roundoff > 1e-12 and not outcome["updated"].wrong:
-            outcome["updated"].wrong.extend(self.others)
+        if self.roundoff > 1e-12 and (self.again is None or not outcome["updated"].wrong):
+            outcome["updated"] = Compared(self.others, outcome["updated"].equal if self.again is not None else [])
         loss, due = self.other.loss(step), self.reference.loss(step)
         limit, _ = self.limits("loss", step, "", np.array([due]))
         factor = simple(loss / due if due else np.nan, limit / abs(due or 1))
@@ -399,9 +401,14 @@ class Judge:
             f"{STAGES[kind].words} of {first.name} is {times} ({many}: {', '.join(names[:4])}"
             f"{' …' if len(names) > 4 else ''})", first.text,
             f"the norm is {norms[0]}, and {norms[1]} in the reference" if len(norms) == 2 else
-            f"{' and '.join(STAGES[one].what for one in STAGES[kind].before if one not in self.unequal)} are equal"]))
+            f"{' and '.join(self.before(kind))} are equal"]))
         first.ranks = sorted({rank for one in wrong if one.name == first.name for rank in one.ranks})
         self.find(kind, step, first)
+
+    def before(self, kind: str) -> list[str]:
+        """What comes before numbers of this kind, and is equal."""
+        return [STAGES[one].what for one in [*STAGES][2 : [*STAGES].index(kind)]
+                if self.counts[one] and one not in self.unequal]
 
     def document(self, steps: int) -> dict[str, Any]:
         """The document `zerosim.check/3`."""

@@ -113,9 +113,9 @@ class LayoutRecorder(Window):
     def listening(self) -> Iterator["LayoutRecorder"]:
         """A context in which everything that trains is recorded."""
         self.leaving.callback(register_module_module_registration_hook(self.contain).remove)
-        self.watch(torch.autograd, "backward", self.before_backward, partial(self.count, "within", -1))
+        self.watch(torch.autograd, "backward", self.before_backward, None, "within")
         for name in ("_prepare_forward_infra", "_prepare_backward_infra"):  # a forward that only asks for shapes
-            self.watch(PipelineStage, name, partial(self.count, "asleep", 1), partial(self.count, "asleep", -1))
+            self.watch(PipelineStage, name, None, None, "asleep")
         self.watch_clipping(self.before_clipping, self.after_clipping)
         self.watch_updates(self.safe(self.before_update), self.after_update)
         self.watch_modules(self.enter, self.leave)
@@ -125,9 +125,6 @@ class LayoutRecorder(Window):
             self.safely(self.flush)
             self.leaving.close()
             self.forget()
-
-    def count(self, name: str, change: int, *_: Any) -> None:
-        setattr(self, name, getattr(self, name) + change)
 
     def entry(self, kind: str, name: str, rows: Any = None, columns: Any = None, **about: Any) -> None:
         """Keep an entry of this step, with its numbers once they are copied."""
@@ -279,22 +276,19 @@ class LayoutRecorder(Window):
         self.flush()
 
     def before_clipping(self, _: Any, args: Any, kwargs: Any) -> None:
-        self.clipping += 1
-        if self.active and self.clipping == 1:
+        if self.active and not self.clipping:
             self.note_all("gradient", None, clipped_parameters(args, kwargs))
 
     def after_clipping(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.clipping -= 1
         if self.active and not self.clipping:
             self.seen.add("clipping")
             if isinstance(result, torch.Tensor) and not isinstance(result, DTensor):
                 self.entry("norm", "", result.detach().double().reshape(1))
 
     def before_backward(self, args: Any, kwargs: Any) -> None:
-        self.within += 1
         roots = args[0] if args else kwargs["tensors"]
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if self.active and self.within == 1 and len(roots) == 1 and roots[0].numel() == 1:
+        if self.active and not self.within and len(roots) == 1 and roots[0].numel() == 1:
             self.entry("loss", "", local(roots[0]).detach().double().reshape(1))
 
 
