@@ -1,8 +1,8 @@
 """What the check costs: steps with it and without it by turns, a transformer of 3 million parameters under DDP on gloo.
 
-    torchrun --nproc-per-node 2 -m zerosim.torch.bench ROUNDS FILE check
+    torchrun --nproc-per-node 2 -m zerosim.torch.bench ROUNDS check
 
-writes the seconds of a step with and without it, of the slower rank, round by round, as JSON.
+prints the seconds of a step with and without it, of the slower rank, round by round, as JSON.
 """
 
 import json
@@ -24,17 +24,16 @@ RANKS = 2
 
 def seconds_of_steps(rounds: int, what: str = "check") -> dict[str, list[float]]:
     """The seconds of a step, round by round, with "check" or "record", and without; starts the ranks itself."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        done = subprocess.run([*ranks, "-m", "zerosim.torch.bench", str(rounds), file.name, what], check=False)
-        if done.returncode:
-            raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
-        seconds: dict[str, list[float]] = json.load(file)
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}",
+                           "-m", "zerosim.torch.bench", str(rounds), what], stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
+    seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return seconds
 
 
-def main(rounds: int, file: str, what: str) -> None:
-    """Train by turns; rank 0 writes the times."""
+def main(rounds: int, what: str) -> None:
+    """Train by turns; rank 0 prints the times."""
     import torch  # noqa: PLC0415 - who starts the ranks needs none
     import torch.distributed as dist  # noqa: PLC0415
     from torch import nn  # noqa: PLC0415
@@ -70,10 +69,9 @@ def main(rounds: int, file: str, what: str) -> None:
             times["with_seconds"].append(turn(recorder(partial(write, file=records)).listening()))
             times["without_seconds"].append(turn(nullcontext()))
     if dist.get_rank() == 0:
-        with open(file, "w") as out:
-            json.dump({name: seconds[1:] for name, seconds in times.items()}, out)
+        print(json.dumps({name: seconds[1:] for name, seconds in times.items()}))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:4])
+    main(int(sys.argv[1]), sys.argv[2])

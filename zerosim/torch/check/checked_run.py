@@ -164,8 +164,6 @@ class Pen:
             write(frame, self.file)
         except OSError as error:
             self.broken = str(error)
-            with suppress(OSError):
-                Path(self.asked.folder, f"broken{facts.rank:05}").touch()
             raise
 
     def end(self, frame: Frame) -> None:
@@ -297,8 +295,7 @@ def conclude(asked: Asked) -> int:
     try:
         records = [] if settled(folder) else read_all(folder)
         size = max((record.facts.size for record in records), default=1)
-        ended = len(records) == size and all(
-            record.ended or (folder / f"broken{record.facts.rank:05}").exists() for record in records)
+        ended = len(records) == size and all(record.ended for record in records)
         return claimed(asked) if ended or asked.alone else 0
     except (OSError, RecordError) as error:
         if settled(folder):
@@ -346,19 +343,16 @@ def say(folder: Path, asked: Asked) -> int:
         tell("zerosim: nothing was observed: no process that this command has started, or that one of them has "
              "started by multiprocessing, made a process group or an update")
         return UNSEEN
-    failed = not said(document, records, folder, asked) or any(record.facts.failed for record in records)
+    failed = not said(document, records, asked) or any(record.facts.failed for record in records)
     return (FOUND if document["findings"] else BROKEN if failed else UNSEEN if not document["steps"] else
             UNJUDGED if asked.strict and unjudged(document) else
             SUSPICIOUS if asked.strict and document["suspicions"] else 0)
 
 
-def said(document: dict[str, Any], records: list[Record], folder: Path, asked: Asked) -> bool:
+def said(document: dict[str, Any], records: list[Record], asked: Asked) -> bool:
     """Write a document, then print it; whether both were possible."""
-    broken = {int(file.name[6:]) for file in folder.glob("broken*") if file.name[6:].isdecimal()}
-    ends = [f"rank {record.facts.rank}: " + ("its record could not be written" if record.facts.rank in broken else
-                                             record.ended or "killed, or still running")
-            for record in records if record.facts.rank in broken
-            or record.ended not in (FINISHED, record.facts.failed or FINISHED)]
+    ends = [f"rank {record.facts.rank}: {record.ended or 'killed, unwritten, or still running'}"
+            for record in records if record.ended not in (FINISHED, record.facts.failed or FINISHED)]
     text, unwritten = lines(document), False
     if ends:
         text = [f"zerosim: the script has not ended well on all ranks ({'; '.join(ends)}); what was written before is "
@@ -380,10 +374,9 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
 def tell(text: str) -> bool:
     """Print lines on stderr; whether somebody may read them."""
     try:
-        if sys.stderr is None:  # Python had none to begin with
-            return False
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # Python may have had none to begin with
         return False
     return True
 
