@@ -432,18 +432,16 @@ def everything_frozen(w):
 
 
 class CopiedTo(torch.autograd.Function):
-    """Megatron's f: in backward the sum over the ranks, unless it is `forgotten`."""
+    """Megatron's f: in backward the sum over the ranks."""
 
     @staticmethod
-    def forward(ctx, x, forgotten):
-        ctx.forgotten = forgotten
+    def forward(ctx, x):
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        if not ctx.forgotten:
-            dist.all_reduce(gradient := gradient.contiguous().clone())
-        return gradient, None
+        dist.all_reduce(gradient := gradient.contiguous().clone())
+        return gradient
 
 
 class ReducedFrom(torch.autograd.Function):
@@ -459,18 +457,19 @@ class ReducedFrom(torch.autograd.Function):
         return gradient
 
 
-def in_parts(w, forgotten):
-    """Tensor parallelism by hand: a norm on all ranks, then columns and rows of two layers."""
-    norm, rest = nn.LayerNorm(6), nn.Linear(6, 6)
-    up, down = seeded_by_rank(w) and nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
-    w.generator.manual_seed(0)
-    w.train(module(lambda m, x: ReducedFrom.apply(m.down(m.up(CopiedTo.apply(m.norm(m.rest(x)), forgotten)).tanh()))[
-        :, :4], norm=norm, rest=rest, up=up, down=down))
-
-
-@case("a sum is missing in backward", step=1)
-def tensor_parallel_backward_forgets_the_sum(w):
-    in_parts(w, forgotten=True)
+@case("a micro-batch without a backward", step=2)
+def pipeline_loses_a_micro_batch(w):
+    layer = nn.Linear(6, 6)
+    for _, _ in w.updates(layer, 3):
+        made = []
+        for _ in range(2):
+            x = torch.randn(4, 6, generator=w.generator)
+            if w.rank:
+                dist.recv(x, w.rank - 1)
+            made.append(layer(x))
+            if w.rank < w.size - 1:
+                dist.send(made[-1].detach(), w.rank + 1)
+        made[-1].square().mean().backward()
 
 
 # -- right
@@ -513,7 +512,12 @@ def weights_averaged_every_second_step(w):
 
 @case(reason="may hold parts of one model")
 def tensor_parallel_by_hand_with_its_sum(w):
-    in_parts(w, forgotten=False)
+    """A norm on all ranks, then columns and rows of two layers."""
+    norm, rest = nn.LayerNorm(6), nn.Linear(6, 6)
+    up, down = seeded_by_rank(w) and nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
+    w.generator.manual_seed(0)
+    w.train(module(lambda m, x: ReducedFrom.apply(m.down(m.up(CopiedTo.apply(m.norm(m.rest(x)))).tanh()))[:, :4],
+                   norm=norm, rest=rest, up=up, down=down))
 
 
 @case()

@@ -1,4 +1,4 @@
-"""What must be alike on ranks, and what must not: weights, batches, settings, optimizer state, shared activations.
+"""What must be alike on ranks, and what must not: weights, batches, settings, optimizer state.
 
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import KEPT, Record, Sketched, Step
+from zerosim.torch.check.record import KEPT, Record, Step
 
 
 def first_different(values: list[Any]) -> int | None:
@@ -169,6 +169,19 @@ def same_samples(book: Book, records: list[Record], every: list[list[Step]]) -> 
                       proved=proved)
 
 
+def passes(book: Book, steps: list[Step]) -> None:
+    """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
+    counts = [step.passes[0] for step in steps]
+    short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
+    rank = first_different(counts)
+    if short is not None:
+        book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
+                  f"{short.passes[1]} backwards before the update")
+    elif rank is not None and all(step.passes[1] for step in steps):
+        book.find(steps[rank], "a rank with fewer micro-batches",
+                  f"the stages made {counts} forwards before the update")
+
+
 def samplers(book: Book, records: list[Record]) -> None:
     """Compare the samplers with which epochs of training have begun, also beyond the observed steps."""
     seen = set[str]()
@@ -242,42 +255,3 @@ def states(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
         return book.find(steps[rank], "optimizer state is lost", f"the state of {name} counts {counts[rank][name]:g} "
                          f"updates, and {counts[0][name]:g} on rank 0", name)
     return None
-
-
-def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
-    """The law of what is alike: ranks that compute one batch together, outside of a trainer's group, and hold an
-    activation with the same bits at the same call, must have the same gradient there.
-
-    Of modules that return the same bits, only the first counts: Megatron's f returns what it is given, and the gradient
-    behind it is partial. The gradients of the finding differ by more than the root of a rounding error.
-    """
-    for rank, step in enumerate(steps):
-        facts = records[rank].facts
-        for other in range(rank):
-            if (steps[other].rank in facts.group and facts.trainer) or not step.batches or (
-                    [batch.given for batch in step.batches] != [batch.given for batch in steps[other].batches]):
-                continue
-            seen, different = set[int](), None
-            for here, there in zip(step.activations, steps[other].activations, strict=False):
-                if (here.module, here.bits) == (there.module, there.bits) and here.bits not in seen and (
-                        here.gradient is not None and there.gradient is not None):
-                    seen.add(here.bits)
-                    different = here if unlike(here.gradient, there.gradient) else different
-            if different is not None:
-                theirs = steps[other]
-                unequal = any(
-                    (weight.bits, weight.key) == (theirs.weights[name].bits, theirs.weights[name].key)
-                    and unlike(step.gradients[name], theirs.gradients[name]) for name, weight in step.weights.items()
-                    if name in theirs.weights and name in step.gradients and name in theirs.gradients)
-                return book.find(step, "a sum is missing in backward",
-                                 f"ranks {theirs.rank} and {step.rank} hold the same output of {different.module}, and "
-                                 "not the same gradient of it: what uses it in parts must add the parts of its "
-                                 "gradient over these ranks", line=different.line, proved=unequal)
-    return None
-
-
-def unlike(here: Sketched, there: Sketched) -> bool:
-    """Whether two sketches differ by more than the root of a rounding error."""
-    size = np.sqrt(here.squares.sum() + there.squares.sum())
-    return len(here.sums) == len(there.sums) and bool(
-        np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)

@@ -67,6 +67,8 @@ CAUSES = {
         "inputs", "", "losses weighted by samples; the last batch of a loader", "a_smaller_batch_on_a_rank", "ddp"),
     "a rank with fewer micro-batches": Cause(
         "inputs", "", "losses divided by the tokens of all ranks", "fewer_micro_batches", "ddp_accumulating"),
+    "a micro-batch without a backward": Cause(
+        "inputs", "", "a forward for a metric", "pipeline_loses_a_micro_batch", "pipeline_ScheduleGPipe"),
     "different samples in a tensor-parallel group": Cause(
         "inputs", "ranks that hold parts of the same layers were given different batches",
         "plans that take shards of a batch", "tensor_parallel_on_different_samples", "sequence_parallel"),
@@ -112,10 +114,6 @@ CAUSES = {
     "no gradient": Cause(
         "gradient", "backwards had gradients, and the optimizer has none",
         "layers held still", "fsdp_never_reduces", "last_layer_held_still_at_first", ("untouched",)),
-    "a sum is missing in backward": Cause(
-        "gradient", "ranks hold the same bits of an output, not the same gradient of it, and then not the same "
-        "gradient of a weight that they share", "gradients that are summed later",
-        "tensor_parallel_backward_forgets_the_sum", "tensor_parallel_by_hand_with_its_sum"),
     "no order of addition explains it": Cause(
         "gradient", "farther from the mean than the bound, with all terms observed",
         "gradients changed by the script, or by its hook", "a_collective_is_off", "written_through_data",

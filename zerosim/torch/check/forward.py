@@ -15,8 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from zerosim.torch.check.clipping import additions
 from zerosim.torch.check.names import plainly
-from zerosim.torch.check.record import Activation, Batch, Epoch, Remark
-from zerosim.torch.check.sketch import digest, whole
+from zerosim.torch.check.record import Batch, Epoch, Remark
 from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
 from zerosim.torch.check.window import Window
 
@@ -32,8 +31,6 @@ class Forwards:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.unseen = True
-        """Whether no forward has ended yet."""
         self.epoch: Epoch | None = None
         """The sampler that has begun an epoch since the last forward."""
 
@@ -72,11 +69,6 @@ class Forwards:
             self.epoch = None
         if not window.active or not training or window.within:
             return
-        if not window.batches and (window.facts.communicates or self.unseen) and not isinstance(output, DTensor):
-            self.note_activation(module, output)
-        if not window.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
-            self.unseen = False
-            window.activations = window.activations if window.facts.communicates else []
         if not window.depth and any(parameter.requires_grad for parameter in module.parameters()):
             batch = Batch(script_line(), samples=samples_in((args, kwargs)))
             window.number(digest_of((args, kwargs), not_parts=True), vars(batch), "given")
@@ -85,22 +77,9 @@ class Forwards:
             root = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
                         None)
             if root is not None and not root.is_meta:
-                window.half = root.dtype is torch.float16
-
-    def note_activation(self, module: Any, output: Any) -> None:
-        """Note what a module returns, and its gradient, for the law of what is alike."""
-        if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
-            return
-        window = self.window
-        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line())
-        window.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
-        window.activations.append(activation)
-
-        def arrived(gradient: Any) -> None:
-            if window.facts.communicates:
-                activation.gradient = window.sketched(gradient, gradient.shape, whole(gradient.shape), gradient)
-
-        output.register_hook(window.safe(arrived))
+                window.forwards, window.half = window.forwards + 1, root.dtype is torch.float16
+                number, returned = id(batch), window.returned
+                root.register_hook(window.safe(lambda _: returned.add(number)))
 
     def sample(self, args: Any, kwargs: Any) -> None:
         sampler = args[0]

@@ -61,8 +61,6 @@ def judge(records: list[Record]) -> dict[str, Any]:
         alike.others(book, every)
     in_several_steps(book)
     every = rounds(records)
-    for steps in every if any(record.facts.communicates for record in records) else ():
-        alike.activations(book, records, steps)
     numbers(book, records, ended)
     alike.same_samples(book, records, every)
     alike.samplers(book, records)
@@ -205,6 +203,8 @@ class Round:
         yield from (why for step in self.steps for why in step.reasons)
         yield from (why for record in self.records for why in record.facts.obstacles)
         if any("messages" in record.facts.communicates for record in self.records):
+            if self.previous is not None:  # schedules run a stage once more to learn its shapes
+                alike.passes(self.book, self.steps)
             if not self.parted:
                 yield "a pipeline: its ranks hold stages of one model"
         elif differs and any(record.facts.communicates and not record.facts.trainer for record in self.records) and any(

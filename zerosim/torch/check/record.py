@@ -145,16 +145,6 @@ class Weights:
 
 
 @dataclass
-class Activation:
-    """The output of a module in the first micro-batch of a step: its digest, and its gradient, if there was one."""
-
-    module: str
-    line: str
-    bits: int = 0
-    gradient: Sketched | None = None
-
-
-@dataclass
 class Remark:
     """What a rank has seen and cannot judge alone: a suspicion, if all ranks have seen it, with the same value."""
 
@@ -197,7 +187,8 @@ class Step:
     """The parameters with optimizer state after the update."""
     schedules: int = 0
     """How often one scheduler of the learning rate has stepped since the last update."""
-    activations: list[Activation] = field(default_factory=list)
+    passes: tuple[int, int] = (0, 0)
+    """Forward passes of the models that were called, and how many of them had a backward."""
     scale: float = 1.0
     """The factor in the terms, of GradScaler or by hand."""
     scaler: bool = False

@@ -100,7 +100,7 @@ class Updates:
             parameter.grad is not None or not isinstance(optimizer, nn.Module)) else deepspeed_gradient(parameter))
         step.terms = {name: left for name in step.parameters if (left := [
             seen.term for seen in window.terms.get(name, ()) if step.optimizer not in seen.used])}
-        step.batches, step.activations = window.batches, window.activations
+        step.batches, step.passes = window.batches, (window.forwards, len(window.returned))
         step.schedules = max(self.scheduled.get(id(optimizer), {}).values(), default=0)
         scale = next((seen.scale for name in step.parameters for seen in window.terms.get(name, ())
                       if step.optimizer not in seen.used and seen.scale is not None), None)

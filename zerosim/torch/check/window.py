@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.names import Names
-from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Remark, Sketched, Step, Term
+from zerosim.torch.check.record import Batch, Facts, Frame, Remark, Sketched, Step, Term
 from zerosim.torch.check.sketch import checksum, sketch
 from zerosim.torch.check.tensors import local, parameters_of
 
@@ -87,7 +87,7 @@ class Window:
     def begin(self) -> None:
         """A new window begins."""
         self.batches: list[Batch] = []
-        self.activations: list[Activation] = []
+        self.forwards, self.returned = 0, set[int]()
         self.reasons: list[str] = []
         self.remarks: list[Remark] = []
 
