@@ -14,11 +14,6 @@ from zerosim.torch.check.gradients import listed
 from zerosim.torch.check.record import KEPT, Record, Step
 
 
-def first_different(values: list[Any]) -> int | None:
-    """The first place of a value that differs from the first one."""
-    return next((rank for rank, value in enumerate(values) if value != values[0]), None)
-
-
 def unlike_first(of_ranks: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[int, Any]]:
     """The ranks, and the names there, of values that are not those of the first rank under these names."""
     return ((rank, name) for rank, values in enumerate(of_ranks) for name in of_ranks[0]
@@ -173,12 +168,11 @@ def passes(book: Book, steps: list[Step]) -> None:
     """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
     counts = [step.passes[0] for step in steps]
     short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
-    rank = first_different(counts)
     if short is not None:
         book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
                   f"{short.passes[1]} backwards before the update")
-    elif rank is not None and all(step.passes[1] for step in steps):
-        book.find(steps[rank], "a rank with fewer micro-batches",
+    elif len({*counts}) > 1 and all(step.passes[1] for step in steps):
+        book.find(steps[counts.index(min(counts))], "a rank with fewer micro-batches",
                   f"the stages made {counts} forwards before the update")
 
 
@@ -231,7 +225,7 @@ def settings(book: Book, records: list[Record], steps: list[Step]) -> None:
     for rank, key in unlike_first(groups):
         book.find(steps[rank], "another learning rate on a rank",
                   f"{key[1]} is {groups[rank][key]}, and {groups[0][key]} on rank 0",
-                  proved=one and key[1] in ("lr", "weight_decay", "momentum", "betas", "eps"))
+                  proved=one and key[1].rstrip("01") in ("lr", "weight_decay", "momentum", "betas", "eps"))
     trains = [{name: weight.trains for name, weight in step.weights.items()} for step in steps]
     for rank, name in unlike_first(trains):
         book.find(steps[rank], "a parameter is frozen on one rank", f"{name} has requires_grad={trains[rank][name]}, "

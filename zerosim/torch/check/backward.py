@@ -36,6 +36,7 @@ class Backwards:
         window.watch(torch.autograd, "grad", None, self.after_grad, "asleep")  # it runs hooks, and accumulates nothing
         for scaler in SCALERS:
             window.watch(scaler, "scale", None, self.scaled)
+        window.leaving.callback(self.leave)
 
     def leave(self) -> None:
         """Take all hooks away."""

@@ -37,7 +37,7 @@ from zerosim.worlds.launcher import first_number
 
 JUDGED = "judged"
 """The file that the process makes which judges."""
-BETWEEN_LOOKS, LOOKS = 0.2, 300
+BETWEEN_LOOKS, LOOKS = 0.2, 100
 """The seconds between looks of the child that stays behind, and after how many without a living rank it judges."""
 LAST = 50
 """The last step that is observed, unless `--check-steps` says another."""
@@ -385,17 +385,15 @@ def tell(text: str) -> bool:
 
 def stay(asked: Asked, launcher: int) -> int:
     """Wait until all ranks are gone, or the launcher is; then judge, unless a rank has."""
-    folder, rank_0, processes, missing, looks = Path(asked.folder), os.getppid(), set[int](), True, 0
-    while lives(launcher) and looks < LOOKS and (missing or os.getppid() == rank_0 or any(map(lives, processes))):
+    folder, rank_0, looks = Path(asked.folder), os.getppid(), 0
+    while lives(launcher) and looks < LOOKS:
         time.sleep(BETWEEN_LOOKS)
         if settled(folder):
             return 0
-        if os.getppid() != rank_0:
-            looks = 0 if any(map(lives, processes)) else looks + 1
-            with suppress(OSError, RecordError):
-                records = read_all(folder)
-                processes = {record.facts.process for record in records} - {0, rank_0}
-                missing = len(records) < max((record.facts.size for record in records), default=1)
+        looks += 1
+        with suppress(OSError, RecordError):
+            if os.getppid() == rank_0 or any(lives(record.facts.process) for record in read_all(folder)):
+                looks = 0
     with suppress(OSError, RecordError):
         if not any(record.steps for record in read_all(folder)):
             return 0

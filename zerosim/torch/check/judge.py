@@ -117,9 +117,9 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
     for number in optimizers if ended and not any(record.facts.obstacles for record in records) else ():
         updates = [record.facts.updates.get(number, 0) for record in records]
         names = {(*step.parameters,) for record in records for step in record.steps if step.optimizer == number}
-        rank = alike.first_different(updates)
-        if rank is not None and len(names - {()}) == 1 and all(
+        if len({*updates}) > 1 and len(names - {()}) == 1 and all(
                 count or not record.steps for count, record in zip(updates, records, strict=True)):
+            rank = next(rank for rank, count in enumerate(updates) if count != updates[0])
             book.find(Step(0, min(updates) + 1, rank=rank), "unequal numbers of updates",
                       f"the ranks have made {updates} updates")
     for facts in (record.facts for record in records if record.facts.failed):

@@ -164,7 +164,7 @@ class Step:
     rank: int = 0
     line: str = ""
     skipped: bool = False
-    settings: list[dict[str, float | str]] = field(default_factory=list)
+    settings: list[dict[str, float]] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     terms: dict[str, list[Term]] = field(default_factory=dict)
     unclipped: dict[str, Sketched] = field(default_factory=dict)

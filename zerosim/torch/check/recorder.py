@@ -5,9 +5,6 @@ sent, and no rank waits for another: a rank only writes down what it sees. Sketc
 until an update is over, and are then copied at once. Nothing here keeps an optimizer, a model or its group alive.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from zerosim.torch.check.backward import Backwards
 from zerosim.torch.check.clipping import Clipping
 from zerosim.torch.check.forward import Forwards
@@ -19,14 +16,6 @@ from zerosim.torch.check.wrapping import Wrapping
 class ScriptRecorder(Window):
     """The frames of this rank, given to `keep` one by one, while `listening`."""
 
-    @contextmanager
-    def listening(self) -> Iterator["ScriptRecorder"]:
-        """A context in which everything that trains is recorded."""
+    def observe(self) -> None:
         wrapping, backwards = Wrapping(self), Backwards(self)
         Forwards(self), Clipping(self), Updates(self, backwards, wrapping)
-        try:
-            yield self
-        finally:
-            self.leaving.close()
-            backwards.leave()
-            self.forget()

@@ -88,6 +88,15 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
 
 
+def settings_of(group: dict[str, Any]) -> dict[str, float]:
+    """The settings of an optimizer's group that are numbers; of a pair such as betas there are two."""
+    named = {name + str(at) * (len(values) > 1): value for name, values in (
+        (name, value if isinstance(value, tuple | list) else [value]) for name, value in group.items()
+        if name != "params" and not name.startswith("initial")) for at, value in enumerate(values)}
+    return {name: float(value) for name, value in named.items() if not isinstance(value, bool) and (
+        isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.is_cpu and value.numel() == 1))}
+
+
 def clipped_parameters(args: Any, kwargs: Any) -> list[Any]:
     """The parameters that a call of a function that clips was given; all of a module."""
     given = args[0] if args else kwargs["parameters"]

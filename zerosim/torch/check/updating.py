@@ -13,7 +13,7 @@ from zerosim.torch.check.adapters import deepspeed_gradient, deepspeed_obstacle
 from zerosim.torch.check.backward import Backwards
 from zerosim.torch.check.record import Remark, Step, Weights
 from zerosim.torch.check.sketch import digest
-from zerosim.torch.check.tensors import local, parameters_of, sample_of, script_line
+from zerosim.torch.check.tensors import local, parameters_of, sample_of, script_line, settings_of
 from zerosim.torch.check.window import Window
 from zerosim.torch.check.wrapping import Wrapping
 
@@ -113,10 +113,7 @@ class Updates:
         if window.counted is not None:
             window.number(window.counted, vars(step), "count")
         step.within = getattr(optimizer, "grad_scale", None) is not None
-        step.settings = [{key: str(value) if isinstance(value, str | tuple) else float(value)
-                          for key, value in group.items()
-                          if isinstance(value, float | int | str | tuple) or (key == "lr" and value.is_cpu)}
-                         for group in getattr(optimizer, "param_groups", ())]
+        step.settings = [settings_of(group) for group in getattr(optimizer, "param_groups", ())]
         step.reasons = [*window.reasons, *filter(None, [deepspeed_obstacle(optimizer)])]
         hooked = self.backwards.hooked
         hooks_of = [(hooked[parameter].id, [*parameter._backward_hooks]) for parameter in own

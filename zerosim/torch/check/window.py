@@ -11,12 +11,12 @@ observation, in one line, and never the training.
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import getattr_static
 from types import GeneratorType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class Seen:
 class Window:
     """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed.
 
-    It watches until `leaving` is closed.
+    It watches until `leaving` is closed; `observe` says what.
     """
 
     def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
@@ -83,6 +83,9 @@ class Window:
         self.engine_seen: Callable[[Any], None] = lambda engine: None
         """What to do with the class of DeepSpeed's engine."""
         self.begin()
+
+    def observe(self) -> None:
+        """Watch."""
 
     def begin(self) -> None:
         """A new window begins."""
@@ -117,6 +120,16 @@ class Window:
         """Write a frame, with what is known of the rank by now."""
         self.identify()
         self.keep(Frame(self.facts, step, **more))
+
+    @contextmanager
+    def listening(self) -> Iterator[Self]:
+        """A context in which everything that trains is recorded."""
+        self.observe()
+        try:
+            yield self
+        finally:
+            self.leaving.close()
+            self.forget()
 
     # -- functions that are watched, and numbers on devices
 
