@@ -181,11 +181,11 @@ class Answer:
         """
         least, most = 0.0, np.inf
         for view in self.views:
-            mean, ratio = self.expected(view)[view.mask], self.ratio(view)
-            error = 3 * abs(ratio) * self.allowed(view)[view.mask]
-            slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
-            if view.gradient is None or ratio <= 0 or (
-                    np.abs(view.gradient[view.mask] - ratio * mean) > error + slack * np.abs(mean)).any():
+            if view.gradient is None:
+                return np.inf, 0.0
+            ratio, slack, fits = multiple(self.expected(view)[view.mask], view.gradient[view.mask],
+                                          3 * self.allowed(view)[view.mask])
+            if ratio <= 0 or not fits:
                 return np.inf, 0.0
             least, most = max(least, ratio - slack), min(most, ratio + slack)
         return least, most
@@ -218,6 +218,19 @@ class Answer:
         """The number by which the mean is multiplied to come closest to the found gradient."""
         mean = self.expected(view)[view.mask]
         return 0.0 if view.gradient is None else float(view.gradient[view.mask] @ mean / max(mean @ mean, 1e-300))
+
+
+def multiple(numbers: Array, product: Array, error: Array, smallest: float = 0.0) -> tuple[float, float, bool]:
+    """The factor between numbers and their product, how far rounding may move it, and whether that explains all.
+
+    The factor is that of least squares, the error that of the product for a factor of 1.
+    """
+    size = max(float(numbers @ numbers), 1e-300)
+    factor = float(numbers @ product) / size
+    error = abs(factor) * error + smallest
+    slack = float(np.abs(numbers) @ error) / size
+    return factor, slack, bool(numbers.any() and (
+        np.abs(product - factor * numbers) <= error + slack * np.abs(numbers)).all())
 
 
 def answers(name: str, records: list[Record], steps: list[Step], previous: list[Step] | None, micro: int,

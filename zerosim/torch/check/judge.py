@@ -13,11 +13,10 @@ import numpy as np
 
 from zerosim.core.words import plural
 from zerosim.torch.check import alike
+from zerosim.torch.check.applied import clipping, updates_of
 from zerosim.torch.check.book import NOT_JUDGED, WITHIN, Book
-from zerosim.torch.check.clipped import clipping
 from zerosim.torch.check.gradients import CHANGED, Answer, View, answers, cause_of
 from zerosim.torch.check.record import Record, RecordError, Step, Term
-from zerosim.torch.check.updated import updates_of
 
 FINISHED = "0"
 """How a script ends that has run to its end."""

@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.names import Names
 from zerosim.torch.check.record import Batch, Facts, Frame, Remark, Sketched, Step, Term
-from zerosim.torch.check.sketch import checksum, sketch
+from zerosim.torch.check.sketch import digest, sketch, whole
 from zerosim.torch.check.tensors import local, parameters_of
 
 RAISED = object()
@@ -65,7 +65,7 @@ class Window:
         """The present step of each optimizer, as far as it is known before the update."""
         self.terms: dict[str, list[Seen]] = {}
         self.gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """The checksum of each gradient that the last backward, or clipping, has left."""
+        """The digest of each gradient that the last backward, or clipping, has left."""
         self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
         self.version = 0
         """A number that changes with the optimized weights, as far as their version counters tell."""
@@ -205,17 +205,14 @@ class Window:
         self.later(tensor, keep)
 
     def copy(self) -> None:
-        """Copy all numbers, with one copy from each device."""
+        """Copy all numbers, with one copy of each dtype from each device."""
         waiting, self._later = self._later, []
-        for device in dict.fromkeys(tensor.device for tensor, _ in waiting):
-            group = [(tensor, keep) for tensor, keep in waiting if tensor.device == device]
-            words = [tensor if tensor.dtype is torch.int64 else tensor.double().view(torch.int64)
-                     for tensor, _ in group]
-            numbers: Any = torch.cat([word.reshape(-1) for word in words]).cpu().numpy()
-            ends = np.cumsum([word.numel() for word in words])
+        for kind in dict.fromkeys((tensor.device, tensor.dtype) for tensor, _ in waiting):
+            group = [(tensor, keep) for tensor, keep in waiting if (tensor.device, tensor.dtype) == kind]
+            numbers: Any = torch.cat([tensor.reshape(-1) for tensor, _ in group]).cpu().numpy()
+            ends = np.cumsum([tensor.numel() for tensor, _ in group])
             for (tensor, keep), values in zip(group, np.split(numbers, ends[:-1]), strict=True):
-                kept = values if tensor.dtype is torch.int64 else values.view(np.float64)
-                keep(kept.reshape(tuple(tensor.shape)))
+                keep(values.reshape(tuple(tensor.shape)))
 
     # -- what every observer of a training watches
 
@@ -313,7 +310,7 @@ class Window:
                 for name, piece, shape, key in self.names.pieces(parameter, gradient)}
 
     def note_gradients(self, parameters: Any) -> None:
-        """Keep checksums of gradients as they are now: version counters do not see a write through `.data`."""
+        """Keep digests of gradients as they are now: version counters do not see a write through `.data`."""
         if self.facts.trainer != "DeepSpeed":
             self.gradients |= {id(parameter): (weakref.ref(parameter), bits_of(parameter.grad))
                                for parameter in parameters}
@@ -332,5 +329,6 @@ class Window:
 
 
 def bits_of(gradient: Any) -> Any:
-    """The checksum of a gradient on this rank; None without one."""
-    return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
+    """The digest of a gradient on this rank; None without one."""
+    dense = gradient is not None and gradient.layout is torch.strided
+    return digest(local(gradient), local(gradient).shape, whole(local(gradient).shape)) if dense else None
