@@ -7,7 +7,7 @@ import numpy as np
 from zerosim.core.words import plural
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, WITHIN, Book
 from zerosim.torch.check.gradients import SURE, multiple
-from zerosim.torch.check.record import Clip, Record, Step
+from zerosim.torch.check.record import Clip, Record, Step, Weights
 
 
 def clipping(book: Book, records: list[Record], steps: list[Step]) -> None:
@@ -104,7 +104,7 @@ def scaling(clip: Clip) -> tuple[float, float, bool]:
     return multiple(before, after, SURE * 2 * unit * sizes, max(part.smallest for part in clip.before.values()) * 2**20)
 
 
-def updates_of(book: Book, records: list[Record], rounds: list[list[Step]]) -> None:
+def updates_of(book: Book, records: list[Record]) -> None:
     """What the updates did with each parameter, and what they could not do."""
     every = [step for record in records for step in record.steps if not step.skipped]
     steps, first = records[0].steps, records[0].steps[0]
@@ -115,25 +115,19 @@ def updates_of(book: Book, records: list[Record], rounds: list[list[Step]]) -> N
                   f"it has stepped {len(records)} times for each update")
     if idle(book, steps):
         return
-    changed = dict[str, list[bool]]()
-    """Whether each update has changed a parameter in 32 bits that had a gradient."""
-    last = dict[int, list[Step]]()
-    for now in (steps for steps in rounds if not any(step.skipped for step in steps)):
-        before, last[now[0].optimizer] = last.get(now[0].optimizer, []), now
-        for name in before[0].gradients if before and not any(
-                group.get("lr") == 0.0 for step in before for group in step.settings) else ():
-            weights = [(step.weights.get(name), after.weights.get(name))
-                       for step, after in zip(before, now, strict=True)]
-            if all(one and two and not one.narrow for one, two in weights) and any(
-                    step.gradients[name].squares.any() for step in before if name in step.gradients):
-                changed.setdefault(name, []).append(any(one and two and one.bits != two.bits for one, two in weights))
-    stuck = [name for name, changes in changed.items() if len(changes) > 1 and not any(changes)]
-    if stuck and any(map(any, changed.values())):
-        due, moved = rounded(every, stuck[0])
-        why = f"{due - moved} of {due} sampled updates were rounded away" if due else "no update was seen to reach it"
-        count = plural(len(changed[stuck[0]]), "update")
+    trained = dict[str, dict[int, list[Weights]]]()
+    """The parameters in 32 bits that had gradients, by step."""
+    for step in every:
+        for name, weights in step.weights.items():
+            if weights.due and not weights.narrow and not any(group.get("lr") == 0.0 for group in step.settings):
+                trained.setdefault(name, {}).setdefault(step.number, []).append(weights)
+    stuck = [name for name, updates in trained.items() if len(updates) > 1 and not any(
+        weights.moved for of_ranks in updates.values() for weights in of_ranks)]
+    if 0 < len(stuck) < len(trained):
+        due, _ = rounded(every, stuck[0])
         book.find(first, "a parameter is never changed", f"{stuck[0]} gets gradients, an optimizer has it, and none of "
-                  f"{count} has changed it ({why}; {len(stuck)} such)", stuck[0])
+                  f"{plural(len(trained[stuck[0]]), 'update')} has changed one of {due} sampled elements ({len(stuck)} "
+                  "such)", stuck[0])
     due, moved = rounded(every, *{name for step in every for name, weight in step.weights.items() if weight.narrow})
     if 2 * moved < due:
         book.find(first, "updates are rounded away",

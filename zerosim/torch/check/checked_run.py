@@ -11,7 +11,6 @@ import atexit
 import gc
 import hashlib
 import json
-import multiprocessing.process
 import os
 import re
 import shutil
@@ -25,8 +24,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+from unittest.mock import patch
 
 from zerosim.core import files
 from zerosim.core.errors import UsageError
@@ -244,7 +245,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
         torch.set_default_dtype(torch.float64)
     rank, size = launched_as()
     pen, children = Pen(asked, (rank, size)), list[Any]()
-    start, leave = multiprocessing.process.BaseProcess.start, os._exit
+    start, leave = BaseProcess.start, os._exit
 
     def start_observed(process: Any) -> None:
         target = getattr(process, "_target", None)
@@ -270,14 +271,11 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
                               str(os.getppid()), "--json", asked.json, "--records", asked.records,
                               *(["--strict"] if asked.strict else [])],
                              stdin=subprocess.DEVNULL, start_new_session=True)
-    multiprocessing.process.BaseProcess.start = start_observed  # type: ignore[method-assign, assignment]
-    os._exit = leave_judged  # type: ignore[assignment]
     verdict = BROKEN
     try:
-        code = observe(asked, pen, script, lambda: not children)
+        with patch.object(BaseProcess, "start", start_observed), patch.object(os, "_exit", leave_judged):
+            code = observe(asked, pen, script, lambda: not children)
     finally:
-        multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
-        os._exit = leave
         verdict = conclude(asked) if judges else BROKEN if pen.facts.failed else 0
     return code or (BROKEN if pen.broken else verdict)
 

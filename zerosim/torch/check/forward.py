@@ -46,10 +46,7 @@ class Forwards(Window):
     def enter(self, module: Any, training: bool) -> None:
         if self.depth > 1 or not self.active or module in self.names.paths:
             return
-        for new in self.names.know(module):
-            if type(new).__name__ == "DeepSpeedEngine":
-                self.facts.trainer, self.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
-                self.engine_seen(type(new))
+        for new in self.know(module):
             if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not self.facts.updates:
                 for name, buffer in new._buffers.items():
                     if buffer is not None and buffer.numel():

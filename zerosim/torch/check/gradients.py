@@ -216,8 +216,8 @@ class Answer:
 
     def ratio(self, view: View) -> float:
         """The number by which the mean is multiplied to come closest to the found gradient."""
-        mean = self.expected(view)[view.mask]
-        return 0.0 if view.gradient is None else float(view.gradient[view.mask] @ mean / max(mean @ mean, 1e-300))
+        return 0.0 if view.gradient is None else multiple(*(
+            numbers[view.mask] for numbers in (self.expected(view), view.gradient, np.zeros(self.size))))[0]
 
 
 def multiple(numbers: Array, product: Array, error: Array, smallest: float = 0.0) -> tuple[float, float, bool]:
@@ -374,9 +374,8 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
         return Explanation("", CHANGED)
     if not facts.trainer and not facts.row:
         return Explanation("", "the script reduces its gradients itself, to something other than the mean")
-    differing = int(answer.differing(view).sum())
     return Explanation("no order of addition explains it", (
-        f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks"
+        f"{answer.differing(view).sum()} of {view.mask.sum()} numbers of its sketch are not those of the mean over ranks"
         + ("; the script has changed the gradient on this rank" if any(touched) else "")),
         {"untouched": not any(touched)})
 

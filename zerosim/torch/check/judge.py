@@ -67,7 +67,7 @@ def judge(records: list[Record]) -> dict[str, Any]:
         alike.overlaps(book, records)
     count = min(len(record.steps) for record in records)
     if count:
-        updates_of(book, records, every)
+        updates_of(book, records)
     return book.document(count, {"updates": max(sum(record.facts.updates.values()) for record in records),
                                  "ranks": len(records)})
 

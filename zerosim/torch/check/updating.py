@@ -34,8 +34,7 @@ class Updates(Backwards, Wrapping):
             self.asleep or self.wrapping or self.step_of(args[0])))
         self.watch(torch.amp.GradScaler, "step", self.before_scaled_step, self.after_scaled_step)
         self.watch(lr_scheduler.LRScheduler, "step", self.schedule)
-        self.watch_updates(self.before_update, self.after_update)
-        self.engine_seen = lambda engine: self.watch_engine(engine, self.see, self.end)
+        self.watch_updates(self.before_update, self.after_update, self.see, self.end)
 
     def schedule(self, args: Any, kwargs: Any) -> None:
         counts = self.scheduled.setdefault(id(args[0].optimizer), {})

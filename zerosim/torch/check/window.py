@@ -80,8 +80,6 @@ class Window:
         """The calls of collectives, whoever has made them."""
         self.half = False
         """Whether a model has returned 16 bits of IEEE: a loss is then multiplied against underflow."""
-        self.engine_seen: Callable[[Any], None] = lambda engine: None
-        """What to do with the class of DeepSpeed's engine."""
         self.begin()
 
     def observe(self) -> None:
@@ -248,21 +246,32 @@ class Window:
             for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
                 self.watch(owner, name, partial(before, name), after, "clipping")
 
-    def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
-        """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update."""
+    def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any], *of_engine: Callable[..., Any]
+                      ) -> None:
+        """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update.
+
+        The two functions `of_engine` are called around those of DeepSpeed's engine: optimizers within are not followed.
+        """
+        self.of_engine = of_engine
         for handle in (register_optimizer_step_pre_hook(before),
                        register_optimizer_step_post_hook(self.safe(after))):
             self.leaving.callback(handle.remove)
 
-    def watch_engine(self, engine: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
-        """Call both around each update by DeepSpeed's engine, a class; the optimizers within it are not followed."""
+    def know(self, root: Any, prefix: str = "") -> list[Any]:
+        """Name the modules of a model that is called, after a prefix; the modules that are new."""
+        before, after = self.of_engine
+
         def before_step(args: Any, kwargs: Any) -> bool:
             if boundary := bool(args[0].is_gradient_accumulation_boundary()):
                 before(args[0])
             return boundary
 
-        if not hasattr(engine.step, "__wrapped__"):
-            self.watch(engine, "step", before_step, lambda boundary, args, *_: boundary and after(args[0]), "asleep")
+        new = self.names.know(root, prefix)
+        for engine in {type(module) for module in new if type(module).__name__ == "DeepSpeedEngine"}:
+            self.facts.trainer, self.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
+            if not hasattr(engine.step, "__wrapped__"):
+                self.watch(engine, "step", before_step, lambda due, args, *_: due and after(args[0]), "asleep")
+        return new
 
     # -- optimizers
 

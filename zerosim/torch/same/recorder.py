@@ -114,7 +114,7 @@ class LayoutRecorder(Window):
         for name in ("_prepare_forward_infra", "_prepare_backward_infra"):  # a forward that only asks for shapes
             self.watch(PipelineStage, name, None, None, "asleep")
         self.watch_clipping(self.before_clipping, self.after_clipping)
-        self.watch_updates(self.safe(self.before_update), self.after_update)
+        self.watch_updates(self.safe(self.before_update), self.after_update, self.before_update, self.after_update)
         self.watch_modules(self.enter, self.leave)
         self.leaving.callback(self.safely, self.flush)
 
@@ -151,7 +151,7 @@ class LayoutRecorder(Window):
             root = module
             while above := [parent for known in self.parents.get(root, ()) if (parent := known()) is not None]:
                 root = above[-1]
-            self.know(root)
+            self.name(root)
             if self.facts.noise:
                 move(root, getattr(torch, self.facts.noise))
 
@@ -194,13 +194,11 @@ class LayoutRecorder(Window):
                 if rows is not None:
                     self.entry("input", key, rows, shape=(0 if whole else leaf.shape[-1],))
 
-    def know(self, root: Any) -> None:
+    def name(self, root: Any) -> None:
         """Name the modules and parameters of a model that is called; further models have a number before the names."""
         prefix = f"{self.roots}." if self.roots else ""
         self.roots += 1
-        for module in self.names.know(root, prefix):
-            if type(module).__name__ == "DeepSpeedEngine":
-                self.watch_engine(type(module), self.before_update, self.after_update)
+        self.know(root, prefix)
         for flat in self.names.flat.values():
             self.wholes |= {name: (shape, flat.ranks) for name, shape in flat.shapes.items()}
         for name, parameter in root.named_parameters(remove_duplicate=False):
