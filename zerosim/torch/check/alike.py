@@ -55,7 +55,7 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
             book.find(steps[rank], cause, f"{name} has different bits than on rank {steps[other].rank}", name)
         book.diverged = book.diverged or steps[0].number
         return first
-    if book.diverged and steps[0].number > book.diverged and not facts.wrapped_again:
+    if book.diverged and steps[0].number > book.diverged:
         book.rejoined = True
     for rank, name in unlike_first([record.facts.buffers for record in records]) if first else ():
         book.find(steps[rank], "other initial weights", f"the buffer {name} has different bits than on rank 0", name,

@@ -144,8 +144,8 @@ def kernel_on(process: int) -> list[str]:
 class Pen:
     """Writes a rank's file, which begins with its first frame; `broken` says why it cannot."""
 
-    def __init__(self, asked: Asked, launched: tuple[int | None, int] = (None, 1)) -> None:
-        self.asked, self.launched, self.process = asked, launched, os.getpid()
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.launched, self.process = asked, launched_as(), os.getpid()
         self.file: BinaryIO | None = None
         self.facts = Facts()
         self.broken = ""
@@ -243,8 +243,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     judges = asked.recorder is None
     if asked.double and judges:
         torch.set_default_dtype(torch.float64)
-    rank, size = launched_as()
-    pen, children = Pen(asked, (rank, size)), list[Any]()
+    (rank, _), pen, children = launched_as(), Pen(asked), list[Any]()
     start, leave = BaseProcess.start, os._exit
 
     def start_observed(process: Any) -> None:

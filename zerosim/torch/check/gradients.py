@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
+from zerosim.core.allocation import Array
+from zerosim.torch.check.record import Record, Sketched, Step, Term, bucket_length, counted
 
 SURE = 8.0
 """As in `sketch.py`: an error of more standard deviations is not a rounding error."""
@@ -70,10 +71,7 @@ class Answer:
         like = (self.parts or gradients)[0]
         self.size = len(like.sums)
         self.length = bucket_length(max(1, int(np.prod(like.shape))))
-        # FSDP2 casts one micro-batch at once to the dtype in which it reduces; others may reduce in that of the terms.
-        cast = gradients and self.micro == 1 and self.records[0].facts.trainer == "FSDP2"
-        narrow = gradients if cast else self.parts + gradients
-        self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in narrow),
+        self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in self.parts + gradients),
                                             self.records[0].facts.reduced])
 
     def own(self, rank: int) -> Array:
@@ -216,8 +214,8 @@ class Answer:
 
     def ratio(self, view: View) -> float:
         """The number by which the mean is multiplied to come closest to the found gradient."""
-        return 0.0 if view.gradient is None else multiple(*(
-            numbers[view.mask] for numbers in (self.expected(view), view.gradient, np.zeros(self.size))))[0]
+        mean = self.expected(view)[view.mask]
+        return 0.0 if view.gradient is None else float(view.gradient[view.mask] @ mean / max(mean @ mean, 1e-300))
 
 
 def multiple(numbers: Array, product: Array, error: Array, smallest: float = 0.0) -> tuple[float, float, bool]:
@@ -291,8 +289,6 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
             f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
-        yield own_terms[number], "own gradient only", (
-            f"it is this rank's own gradient of micro-batch {number + 1}, not reduced")
     for cut in range(1, micro):
         yield sum(means[:cut], zeros) + sum(own_terms[cut:]), "own gradient only", (
             f"micro-batches {cut + 1} to {micro} are this rank's own, not the mean over ranks: the last backward did "
@@ -375,8 +371,8 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
     if not facts.trainer and not facts.row:
         return Explanation("", "the script reduces its gradients itself, to something other than the mean")
     return Explanation("no order of addition explains it", (
-        f"{answer.differing(view).sum()} of {view.mask.sum()} numbers of its sketch are not those of the mean over ranks"
-        + ("; the script has changed the gradient on this rank" if any(touched) else "")),
+        f"{answer.differing(view).sum()} of {view.mask.sum()} numbers of its sketch are not those of the mean over "
+        "ranks" + ("; the script has changed the gradient on this rank" if any(touched) else "")),
         {"untouched": not any(touched)})
 
 

@@ -95,13 +95,9 @@ def rounds(records: list[Record]) -> list[list[Step]]:
     columns = []
     for record in records:
         names = {step.optimizer: (*step.parameters,) for step in record.steps if step.parameters}
-        same: dict[Any, list[int]] = {}
-        for number in sorted(names):
-            same.setdefault(names[number], []).append(number)
         column, seen = dict[Any, Step](), Counter[Any]()
         for step in record.steps:
-            of = names.get(step.optimizer)
-            key = of, same[of].index(step.optimizer) if of else step.optimizer, step.number
+            key = names.get(step.optimizer, step.optimizer), step.number
             column[key, seen[key]] = step
             seen[key] += 1
         columns.append(column)

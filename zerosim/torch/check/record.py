@@ -11,17 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
+from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError
-
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
-else:
-    Array = np.ndarray  # as msgspec reads it
 
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
@@ -274,8 +270,6 @@ class Facts:
     """The unit roundoff and the smallest number of the dtype in which a trainer reduces."""
     divisor: float = 0.0
     """FSDP2's divide factor, if the script has set one."""
-    wrapped_again: bool = False
-    """Whether a trainer has wrapped a model after the first update, which may copy a rank's weights to the others."""
     own_hook: bool = False
     """Whether DDP reduces by a hook of the script."""
     wrapped: dict[str, int] = field(default_factory=dict)

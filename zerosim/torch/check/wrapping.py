@@ -62,7 +62,6 @@ class Wrapping(Window):
         modules, before, trainer = seen
         name, group, reduced, shards = of_wrapper(trainer, modules[0], kwargs)
         facts.trainer, facts.group, facts.wrapping_line = name, group, script_line()
-        facts.wrapped_again |= bool(facts.updates)
         self.names.copied += [weakref.ref(module) for module in modules]
         if reduced is not None:
             about = torch.finfo(reduced)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zerosim.core.allocation import Array
 from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
-from zerosim.torch.check.record import Array, Entry
+from zerosim.torch.check.record import Entry
 from zerosim.torch.same.wholes import OF_MODULES, Place, Run, distance, like, nearest, placed
 
 SAME = "the same within rounding"

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from zerosim.torch.check.record import Array, Entry
+from zerosim.core.allocation import Array
+from zerosim.torch.check.record import Entry
 
 OF_MODULES, AXES = ("output", "output gradient"), ("rows", "columns")
 COPIED = 1e-11
