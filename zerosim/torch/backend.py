@@ -351,5 +351,4 @@ def calls() -> str:
 
 set_environment()
 if "ZEROSIM" not in dist.Backend._plugins:
-    dist.Backend.register_backend(
-        "zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])

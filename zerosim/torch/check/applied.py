@@ -111,8 +111,7 @@ def updates_of(book: Book, records: list[Record]) -> None:
     reached(book, steps, every)
     calls = [step.schedules for step in every if step.number > 1]
     if len(calls) >= 3 and len(records) > 1 and set(calls) == {len(records)}:
-        book.find(first, "the scheduler steps once per rank",
-                  f"it has stepped {len(records)} times for each update")
+        book.find(first, "the scheduler steps once per rank", f"it has stepped {len(records)} times for each update")
     if idle(book, steps):
         return
     trained = dict[str, dict[int, list[Weights]]]()

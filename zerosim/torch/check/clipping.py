@@ -16,8 +16,7 @@ class Clipping(Window):
     def observe(self) -> None:
         super().observe()
         for scaler in SCALERS:
-            self.watch(scaler, "unscale_", lambda args, _: self.notice_touched(args[1]),
-                         self.after_unscaling)
+            self.watch(scaler, "unscale_", lambda args, _: self.notice_touched(args[1]), self.after_unscaling)
         self.watch_clipping(self.before_clipping, self.after_clipping)
 
     def after_unscaling(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:

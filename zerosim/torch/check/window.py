@@ -253,8 +253,7 @@ class Window:
         The two functions `of_engine` are called around those of DeepSpeed's engine: optimizers within are not followed.
         """
         self.of_engine = of_engine
-        for handle in (register_optimizer_step_pre_hook(before),
-                       register_optimizer_step_post_hook(self.safe(after))):
+        for handle in (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(self.safe(after))):
             self.leaving.callback(handle.remove)
 
     def know(self, root: Any, prefix: str = "") -> list[Any]:

@@ -25,15 +25,13 @@ class Wrapping(Window):
         super().observe()
         self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
         """Sharded modules until the first update, with digests of their parameters before and after it."""
-
         self.tied: list[tuple[weakref.ref[Any], weakref.ref[Any], str, str]] = []
         """Two modules that share a parameter, and its name in each."""
 
         facts = self.facts
         for owner in (dist, dist.distributed_c10d):
             self.watch(owner, "init_process_group", None, lambda *_: self.identify())
-        self.watch(Join, "__enter__", lambda *_: self.obstacle(
-            "a Join lets the ranks have unequal numbers of steps"))
+        self.watch(Join, "__enter__", lambda *_: self.obstacle("a Join lets the ranks have unequal numbers of steps"))
         self.watch(fsdp.FSDPModule, "set_gradient_divide_factor", lambda args, _: setattr(
             facts, "divisor", float(args[1])))
         self.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)

@@ -16,7 +16,7 @@ from zerosim.core.allocation import Array
 from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
 from zerosim.torch.check.record import Entry
-from zerosim.torch.same.wholes import OF_MODULES, Place, Run, distance, like, nearest, placed
+from zerosim.torch.same.wholes import AXES, OF_MODULES, Place, Run, distance, like, nearest, placed
 
 SAME = "the same within rounding"
 LEAST = 0.01
@@ -239,35 +239,32 @@ class Judge:
             full = like(due, place.whole) if place is not None else None
             if place is None or full is None or len(place.of(full.rows, "rows")) != len(whole.rows):
                 continue
-            error, factor, ranks = 0.0, None, [*whole.ranks]
+            ranks = [*whole.ranks]
             self.others += [Difference(full.name, ranks, f"{key} is {value:g}, and {full.settings[key]:g} in the "
                                        "reference", None, whole.line) for key, value in sorted(whole.settings.items())
                             if abs(value - full.settings.get(key, value)) > 1e-6 * abs(value)]
-            for axis in ("rows", "columns") if len(full.columns) > 1 else ("rows",):
-                if place.cut and axis != place.axis:
-                    continue
-                own, of_full = getattr(whole, axis), getattr(full, axis)
-                values = place.of(of_full, axis)
-                far, together = self.far(kind, step, full.name, of_full, values, own)
-                gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
-                if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
-                    near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
-                    far = np.where(place.of(near, axis), far, 0)
-                most, size = float(far.max(initial=0)), float(values @ values)
-                if most > max(error, 1.0):
-                    factor = float(own @ values) / size if size else None
-                    if factor is not None and (self.far(kind, step, full.name, of_full, factor * values, own)[0]
-                                               > max(1, abs(factor))).any():
-                        factor = None
-                    ranks = sorted({rank for rank, at in whole.parts if (far[at[axis]] > 1).any()})
-                error = max(error, most)
-                if kind != "updated" and axis == place.axis and error <= 1 and size:
-                    factor, error = float(own @ values) / size, max(error, together)
-            if error > 1:
-                compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
-            else:
+            axes = [axis for axis in AXES[: len(full.columns)] if not place.cut or axis == place.axis]
+            due_all, values, own = (np.concatenate(numbers) for numbers in zip(*(
+                (getattr(full, axis), place.of(getattr(full, axis), axis), getattr(whole, axis)) for axis in axes),
+                strict=True))
+            far, together = self.far(kind, step, full.name, due_all, values, own)
+            gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
+            if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
+                near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
+                far = np.where(place.of(near, "rows"), far, 0)
+            error, size = max(float(far.max(initial=0)), together * (kind != "updated")), float(values @ values)
+            if error <= 1:
                 compared.equal.append(full.name)
                 self.worst[kind] = max(self.worst[kind], error)
+                continue
+            factor = float(own @ values) / size if size else None
+            if factor is not None and (self.far(kind, step, full.name, due_all, factor * values, own)[0]
+                                       > max(1, abs(factor))).any():
+                factor = None
+            of_axes = dict(zip(axes, np.split(far, [len(getattr(whole, axes[0]))]), strict=False))
+            ranks = sorted({rank for rank, at in whole.parts if all(
+                (far[at[axis]] > 1).any() for axis, far in of_axes.items() if (far > 1).any())})
+            compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
         if kind == "gradient":
             there = {*compared.equal, *(one.name for one in compared.wrong)}
             holders = {rank for rank, _ in self.other.kinds.get((kind, step), [])}
