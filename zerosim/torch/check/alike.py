@@ -60,7 +60,8 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
     for rank, name in unlike_first([record.facts.buffers for record in records]) if first else ():
         book.find(steps[rank], "other initial weights", f"the buffer {name} has different bits than on rank 0", name,
                   proved=False)
-    for rank, name in unlike_first([record.facts.wrapped for record in records]) if first else ():
+    wrapped = [{name: bits for name, bits in record.facts.wrapped.items() if bits} for record in records]
+    for rank, name in unlike_first(wrapped) if first else ():
         book.find(steps[rank], "other initial weights", f"{name} was initialised with other values than on rank 0, and "
                   f"sharding does not broadcast: the model is a patchwork of {len(records)} initialisations", name,
                   line=facts.wrapping_line)

@@ -333,7 +333,7 @@ def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
             return "", CHANGED, {}
         if cause in ("N times the mean", "divided twice"):
             if answer.steps[0].count >= 1 and answer.steps[0].count % 1 == 0:
-                return "", f"the loss may be divided by a number of all ranks, which the script reduces ({text})", {}
+                return "", f"the loss may have a divisor of all ranks, which the script has reduced ({text})", {}
             if facts.communicates:
                 return "", f"the loss may be one of all ranks, which communicate within the forward ({text})", {}
         apart = {"together": True} if "the last backward did not reduce" in text else {}

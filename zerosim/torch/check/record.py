@@ -273,7 +273,7 @@ class Facts:
     own_hook: bool = False
     """Whether DDP reduces by a hook of the script."""
     wrapped: dict[str, int] = field(default_factory=dict)
-    """For each sharded parameter its digest before it was sharded, if the shard was kept until training."""
+    """For each sharded parameter its digest before it was sharded; 0 if the shard was not kept until training."""
     wrapping_line: str = ""
     buffers: dict[str, int] = field(default_factory=dict)
     communicates: list[str] = field(default_factory=list)

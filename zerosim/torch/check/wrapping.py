@@ -81,11 +81,11 @@ class Wrapping(Window):
         for module, before, after in self.wrapped:
             now = [digest_of([parameter]) for parameter in module.parameters()]
             if len(now) == len(after) and before:
-                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all().long()
+                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all()
                 for owner, name, value in before:
                     if owner in self.names.paths:
-                        self.later(torch.stack([value, same]), partial(
-                            self.keep_wrapped, plainly(f"{self.names.paths[owner]}.{name}").lstrip(".")))
+                        path = plainly(f"{self.names.paths[owner]}.{name}").lstrip(".")
+                        self.number(torch.where(same, value, 0), self.facts.wrapped, path)
         self.wrapped = []
         for one, other, name, of_other in self.tied:
             first, last = (getattr(owner(), "_parameters", {}).get(key)
@@ -97,10 +97,6 @@ class Wrapping(Window):
                     "parameter, and are two: each gets a part of the gradient; tie them again after to_empty() and "
                     "before the optimizer is made", self.facts.wrapping_line, known.get(first, name)))
         self.tied = []
-
-    def keep_wrapped(self, name: str, values: Any) -> None:
-        if values[1]:
-            self.facts.wrapped[name] = int(values[0])
 
     def hook(self, args: Any, kwargs: Any) -> None:
         """DDP reduces by a hook, which may narrow the dtype or lose something."""
