@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerosim.torch.check.record import Remark, Term
-from zerosim.torch.check.tensors import SCALERS, below, local, loss_factor, script_line, version_of
+from zerosim.torch.check.tensors import SCALERS, below, local, loss_factor, script_line
 from zerosim.torch.check.window import Seen, Window
 
 
@@ -54,7 +54,7 @@ class Backwards(Window):
             self.backwards, self.line = self.backwards + 1, script_line()
             self.notice_cleared()
             self.discard_used()
-            self.version = sum(map(version_of, self.optimized()))
+            self.version = sum(weight._version + local(weight)._version for weight in self.optimized())
             self.counted = self.reduced if self.reduced is not None else self.counted
             self.factor = loss_factor(roots)
         self.names.note_lent(self.names.paths)

@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 from zerosim.torch.check.clipping import additions
 from zerosim.torch.check.names import plainly
 from zerosim.torch.check.record import Batch, Epoch, Remark
-from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
+from zerosim.torch.check.tensors import calls_itself, digest_of, script_line
 from zerosim.torch.check.window import Window
 
 COMMUNICATION = (
@@ -65,7 +65,8 @@ class Forwards(Window):
         if not self.active or not training or self.within:
             return
         if not self.depth and any(parameter.requires_grad for parameter in module.parameters()):
-            batch = Batch(script_line(), samples=samples_in((args, kwargs)))
+            batch = Batch(script_line(), samples=next((
+                len(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()), 0))
             self.number(digest_of((args, kwargs), not_parts=True), vars(batch), "given")
             self.number(digest_of(output, not_parts=True), vars(batch), "returned")
             self.batches.append(batch)

@@ -42,11 +42,6 @@ def local(tensor: Any) -> Any:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def version_of(tensor: Any) -> int:
-    """A number that changes with each change in place, of a distributed tensor or of its local part."""
-    return int(tensor._version + local(tensor)._version)
-
-
 def place_of(tensor: Any) -> Key:
     """The place of this rank's part of a tensor."""
     if not isinstance(tensor, DTensor):
@@ -67,11 +62,6 @@ def digest_of(values: Any, not_parts: bool = False) -> Any:
         varied = varied | (tensor != tensor.reshape(-1)[0]).any()
         total = total + digest(tensor, tensor.shape, whole(tensor.shape)) * (2 * number + 1)
     return torch.where(varied, total, 0)
-
-
-def samples_in(values: Any) -> int:
-    """The length of the first tensor among nested ones; 0 if there is none."""
-    return next((len(leaf) for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
 
 
 def sample_of(tensor: Any) -> Any:

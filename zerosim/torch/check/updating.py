@@ -71,7 +71,10 @@ class Updates(Backwards, Wrapping):
         """The update of an optimizer is over."""
         if close:
             self.close(optimizer, skipped)
-        self.finish(optimizer)
+        number = self.step_of(optimizer).optimizer
+        self.facts.updates[number] = self.facts.updates.get(number, 0) + 1
+        self.open.pop(number, None)
+        self.reduced = None
         self.scheduled.pop(id(optimizer), None)
 
     def before_scaled_step(self, args: Any, kwargs: Any) -> tuple[int, int]:

@@ -293,13 +293,6 @@ class Window:
         """The parameters of all optimizers, each once."""
         return list({id(parameter): parameter for _, parameters in self.known() for parameter in parameters}.values())
 
-    def finish(self, optimizer: Any) -> None:
-        """The update of an optimizer is over."""
-        number = self.step_of(optimizer).optimizer
-        self.facts.updates[number] = self.facts.updates.get(number, 0) + 1
-        self.open.pop(number, None)
-        self.reduced = None
-
     # -- gradients
 
     def sketched(self, values: Any, shape: Any, key: Any, of: Any) -> Sketched:
