@@ -264,8 +264,7 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
         tell(f"{span} are checked; --check-steps A..B checks others" if judges else
              f"{span} are recorded in {asked.records}; compare runs by zerosim torch --same REFERENCE RUN")
     if not rank and judges:
-        # a child judges once no rank is left to do so
-        with suppress(OSError):
+        with suppress(OSError):  # a child judges once no rank is left to do so
             subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", asked.folder, "--after",
                               str(os.getppid()), "--json", asked.json, "--records", asked.records,
                               *(["--strict"] if asked.strict else [])],

@@ -88,12 +88,12 @@ class Forwards(Window):
         self.talks += 1
         if self.asleep or not (name == "messages" or calls_itself()):
             return
-        value, kind = args[0] if args else None, "all_to_all" if "all_to_all" in name else "collectives"
+        value = args[0] if args else None
         if name == "all_reduce" and isinstance(value, torch.Tensor) and value.numel() == 1 and (
                 kwargs.get("op", args[1] if len(args) > 1 else dist.ReduceOp.SUM) == dist.ReduceOp.SUM):
             self.note_sum(value)
         if name == "messages" or self.depth:
-            kind = name if name == "messages" else kind
+            kind = name if name == "messages" else "all_to_all" if "all_to_all" in name else "collectives"
             if kind not in self.facts.communicates:
                 self.facts.communicates.append(kind)
         elif not self.clipping and not self.within:

@@ -98,12 +98,12 @@ class Updates(Backwards, Wrapping):
         step.parameters = [name for parameter in own for name in names.within(parameter)] or ["?"]
         step.gradients = self.sketches(parameters_of(optimizer), lambda parameter: parameter.grad if (
             parameter.grad is not None or not isinstance(optimizer, nn.Module)) else deepspeed_gradient(parameter))
-        step.terms = {name: left for name in step.parameters if (left := [
-            seen.term for seen in self.terms.get(name, ()) if step.optimizer not in seen.used])}
+        unused = {name: [seen for seen in self.terms.get(name, ()) if step.optimizer not in seen.used]
+                  for name in step.parameters}
+        step.terms = {name: [seen.term for seen in terms] for name, terms in unused.items() if terms}
         step.batches, step.passes = self.batches, (self.forwards, len(self.returned))
         step.schedules = max(self.scheduled.get(id(optimizer), {}).values(), default=0)
-        scale = next((seen.scale for name in step.parameters for seen in self.terms.get(name, ())
-                      if step.optimizer not in seen.used and seen.scale is not None), None)
+        scale = next((seen.scale for terms in unused.values() for seen in terms if seen.scale is not None), None)
         if scale is not None:
             step.scaler = True
             self.number(scale, vars(step), "scale")
@@ -115,10 +115,8 @@ class Updates(Backwards, Wrapping):
         step.within = getattr(optimizer, "grad_scale", None) is not None
         step.settings = [settings_of(group) for group in getattr(optimizer, "param_groups", ())]
         step.reasons = [*self.reasons, *filter(None, [deepspeed_obstacle(optimizer)])]
-        hooked = self.hooked
-        hooks_of = [(hooked[parameter].id, [*parameter._backward_hooks]) for parameter in own
-                    if parameter in hooked and parameter._backward_hooks]
-        if any(hook in hooks[:-1] for hook, hooks in hooks_of):
+        if any(self.hooked[parameter].id in [*parameter._backward_hooks][:-1] for parameter in own
+               if parameter in self.hooked and parameter._backward_hooks):
             step.reasons.append("a hook of the script changes gradients after the check has seen them")
         step.touched |= not isinstance(optimizer, nn.Module) and any(  # DeepSpeed's engine reduces in such hooks
             getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in own)
@@ -166,13 +164,10 @@ class Updates(Backwards, Wrapping):
 
     def states(self, optimizer: Any) -> dict[str, float]:
         """The parameters with optimizer state, with the number of their updates where that needs no wait."""
-        state, counts = self.states_of(optimizer), {}
-        for parameter in state:
-            if parameter in self.names.of and state[parameter]:
-                count = state[parameter].get("step", -1)
-                count = -1 if isinstance(count, torch.Tensor) and not count.is_cpu else count
-                counts[self.names.of[parameter]] = float(count)
-        return counts
+        counts = {self.names.of[weight]: state.get("step", -1) for weight, state in self.states_of(optimizer).items()
+                  if weight in self.names.of and state}
+        return {name: -1.0 if isinstance(count, torch.Tensor) and not count.is_cpu else float(count)
+                for name, count in counts.items()}
 
     def close(self, optimizer: Any, skipped: bool = False) -> None:
         """End the step of an optimizer: copy what is on devices, and write it. Its terms are used up."""
@@ -194,8 +189,8 @@ class Updates(Backwards, Wrapping):
         orphans = unused - updated if updated else set()
         order = list(self.names.of.values())
         step.orphans = [name for name in order if name in orphans]
-        step.ahead = bool(orphans) and [*step.orphans, *(name for name in order if name in updated)] == [
-            name for name in order if name in orphans | updated]
+        trained = [name in updated for name in order if name in orphans | updated]
+        step.ahead = bool(orphans) and trained == sorted(trained)
         self.copy()
         self.write(step)
         for name in (*step.orphans, *step.parameters):
