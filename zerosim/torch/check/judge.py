@@ -50,8 +50,11 @@ def judge(records: list[Record]) -> dict[str, Any]:
         groups = {(*record.facts.group,) for record in records}  # the others hold other parts of the model
     for group in sorted(groups):
         members, previous = [records[rank] for rank in group], dict[int, list[Step]]()
-        members[0].facts.experts = experts(members)
-        every = rounds(members)
+        every, marked = rounds(members), {name for record in members for name in record.facts.experts}
+        if any("all_to_all" in record.facts.communicates for record in members):  # experts may have no mark
+            different = {name for steps in every for name, _, _ in alike.differences(steps)}
+            marked |= different if different < {name for steps in every for name in steps[0].weights} else set()
+        members[0].facts.experts = sorted(marked)
         for steps in every:
             Round(book, members, steps, previous.get(steps[0].optimizer), len(groups) > 1).judge()
             previous[steps[0].optimizer] = steps
@@ -125,19 +128,6 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
     if len(records) == 1:
         book.judge("replicas", NOT_JUDGED, "there is one rank" + (
             "" if records[0].facts.grouped else ", without a process group"))
-
-
-def experts(records: list[Record]) -> list[str]:
-    """The parameters that are not the same on all ranks by intent.
-
-    They have a mark; without one, where tokens are exchanged, they differ between ranks while others do not.
-    """
-    marked = {name for record in records for name in record.facts.experts}
-    if any("all_to_all" in record.facts.communicates for record in records):
-        every = rounds(records)
-        different = {name for steps in every for name, _, _ in alike.differences(steps)}
-        marked |= different if different < {name for steps in every for name in steps[0].weights} else set()
-    return sorted(marked)
 
 
 def unreached(book: Book, steps: list[Step]) -> None:
