@@ -33,9 +33,6 @@ from zerosim.torch.check.record import Batch, Facts, Frame, Remark, Sketched, St
 from zerosim.torch.check.sketch import digest, sketch, whole
 from zerosim.torch.check.tensors import local, parameters_of
 
-RAISED = object()
-"""Instead of the output of a module that has raised, as a checkpoint's early stop of its second forward does."""
-
 
 @dataclass
 class Seen:
@@ -232,12 +229,12 @@ class Window:
             self.depth += 1
             self.safely(self.entered, module, torch.is_grad_enabled())
 
-    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any = RAISED) -> None:
-        """After an exception PyTorch calls this without `kwargs`."""
+    def after_forward(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
+        """After an exception, such as a checkpoint's early stop of its second forward, PyTorch gives no `kwargs`."""
         if not torch.compiler.is_compiling() and not self.asleep and self.depth:
             self.depth -= 1
-            if output is not RAISED:
-                self.safely(self.left, module, args, kwargs, output, torch.is_grad_enabled())
+            if len(kwargs_and_output) == 2:
+                self.safely(self.left, module, args, *kwargs_and_output, torch.is_grad_enabled())
 
     def watch_clipping(self, before: Callable[..., Any], after: Callable[..., None]) -> None:
         """Call `before(name, args, kwargs)` and `after` around each function of PyTorch that clips; FSDP1's is None."""
