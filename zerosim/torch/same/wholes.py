@@ -256,14 +256,14 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
         if whole.constant:
             constants.append(whole)
             continue
-        known = sorted(find(whole), key=lambda place: not {place.whole.name, *place.whole.aliases} & {
-            whole.name, *whole.aliases})
-        if not known:
-            lost.append(whole)
-            continue
         gradient = like(other.named("gradient", 1), whole)
-        put(whole, known[0] if len(known) == 1 or gradient is None else min(
-            known, key=lambda place: far_from(like(reference.named("gradient", 1), place.whole), gradient, place)))
+        place = min(find(whole), default=None, key=lambda place: (
+            0.0 if gradient is None else far_from(like(reference.named("gradient", 1), place.whole), gradient, place),
+            {place.whole.name, *place.whole.aliases}.isdisjoint({whole.name, *whole.aliases})))
+        if place is None:
+            lost.append(whole)
+        else:
+            put(whole, place)
     for whole in constants:
         own = whole.ranks[0]
         candidate = next((named[name] for name in (other.there(own, whole.name), whole.name) if name in named), None)
