@@ -71,7 +71,10 @@ class Answer:
         like = (self.parts or gradients)[0]
         self.size = len(like.sums)
         self.length = bucket_length(max(1, int(np.prod(like.shape))))
-        self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in self.parts + gradients),
+        # FSDP2 casts one micro-batch at once to the dtype in which it reduces; others may reduce in that of the terms.
+        cast = gradients and self.micro == 1 and self.records[0].facts.trainer == "FSDP2"
+        narrow = gradients if cast else self.parts + gradients
+        self.roundoff, self.smallest = max([*((sketch.roundoff, sketch.smallest) for sketch in narrow),
                                             self.records[0].facts.reduced])
 
     def own(self, rank: int) -> Array:

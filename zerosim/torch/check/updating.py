@@ -54,6 +54,7 @@ class Updates(Backwards, Wrapping):
         def evaluated() -> Any:
             loss = closure()
             self.safely(self.see, optimizer)
+            self.samples = {}  # weights change later
             self.safely(self.close, optimizer)
             return loss
 
