@@ -180,21 +180,6 @@ def check_coalesced(rank, size):
         same(whole, all_brought(size, whole.shape[1]))
 
 
-def check_objects(rank, size):
-    found = [None] * size
-    dist.all_gather_object(found, {"rank": rank, "words": "x" * rank})
-    assert found == [{"rank": each, "words": "x" * each} for each in range(size)]
-    said = [rank, None]
-    dist.broadcast_object_list(said, src=size - 1)
-    assert said == [size - 1, None]
-    one = [None]
-    dist.scatter_object_list(one, list(range(size)) if rank == 0 else None, src=0)
-    assert one == [rank]
-    gathered = [None] * size if rank == 0 else None
-    dist.gather_object(rank, gathered, dst=0)
-    assert gathered in (None, list(range(size)))
-
-
 def check_asynchronous_collectives_keep_their_order(rank, size):
     tensors = [brought(rank, 1000) for _ in range(8)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -207,25 +192,6 @@ def check_asynchronous_collectives_keep_their_order(rank, size):
         same(tensor, all_brought(size, 1000).sum(0))
     future = dist.all_reduce(last, async_op=True).get_future()
     same(future.wait()[0], size * all_brought(size, 1000).sum(0))
-
-
-def check_a_mesh(rank, size):
-    if size % 2:
-        return
-    mesh = dist.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("replicate", "shard"))
-    for name, members in (("replicate", range(rank % 2, size, 2)), ("shard", range(rank // 2 * 2, rank // 2 * 2 + 2))):
-        tensor = brought(rank)
-        dist.all_reduce(tensor, group=mesh.get_group(name))
-        same(tensor, all_brought(size)[list(members)].sum(0))
-
-
-def check_what_is_brought_is_not_changed(rank, size):
-    chunks = [brought(rank) for _ in range(size)]
-    dist.reduce_scatter(brought(rank), chunks)
-    assert all(torch.equal(each, brought(rank)) for each in chunks)
-    tensor = brought(rank)
-    dist.all_reduce(tensor)
-    assert tensor.untyped_storage().resizable()
 
 
 def check_a_callback_may_wait_for_a_collective(rank, size):

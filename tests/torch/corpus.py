@@ -299,19 +299,6 @@ def optimizer_before_sharding(w):
     w.train(w.fsdp(model), optimizer)
 
 
-@case("weights changed between gather and use", parameter="2.weight")
-def fsdp_changed_in_place(w):
-    model = w.fsdp(root=False)
-
-    def change(module, args):
-        with torch.no_grad():
-            module.weight.mul_(1.0 + 0.1 * w.rank)
-
-    model[2].register_forward_pre_hook(change)
-    dist.fsdp.fully_shard(model)
-    w.train(model)
-
-
 @case("fp16 overflow skipped on one rank", rank=1)
 def overflow_on_a_rank(w):
     scaled(w, lambda scaler, optimizer, model: w.rank == 1 and scaler.get_scale() == 65536.0 and (
@@ -445,18 +432,16 @@ def everything_frozen(w):
 
 
 class CopiedTo(torch.autograd.Function):
-    """Megatron's f: in backward the sum over the ranks, unless it is `forgotten`."""
+    """Megatron's f: in backward the sum over the ranks."""
 
     @staticmethod
-    def forward(ctx, x, forgotten):
-        ctx.forgotten = forgotten
+    def forward(ctx, x):
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        if not ctx.forgotten:
-            dist.all_reduce(gradient := gradient.contiguous().clone())
-        return gradient, None
+        dist.all_reduce(gradient := gradient.contiguous().clone())
+        return gradient
 
 
 class ReducedFrom(torch.autograd.Function):
@@ -470,20 +455,6 @@ class ReducedFrom(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient
-
-
-def in_parts(w, forgotten):
-    """Tensor parallelism by hand: a norm on all ranks, then columns and rows of two layers."""
-    norm, rest = nn.LayerNorm(6), nn.Linear(6, 6)
-    up, down = seeded_by_rank(w) and nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
-    w.generator.manual_seed(0)
-    w.train(module(lambda m, x: ReducedFrom.apply(m.down(m.up(CopiedTo.apply(m.norm(m.rest(x)), forgotten)).tanh()))[
-        :, :4], norm=norm, rest=rest, up=up, down=down))
-
-
-@case("a sum is missing in backward", step=1)
-def tensor_parallel_backward_forgets_the_sum(w):
-    in_parts(w, forgotten=True)
 
 
 @case("a micro-batch without a backward", step=2)
@@ -541,7 +512,12 @@ def weights_averaged_every_second_step(w):
 
 @case(reason="may hold parts of one model")
 def tensor_parallel_by_hand_with_its_sum(w):
-    in_parts(w, forgotten=False)
+    """A norm on all ranks, then columns and rows of two layers."""
+    norm, rest = nn.LayerNorm(6), nn.Linear(6, 6)
+    up, down = seeded_by_rank(w) and nn.Linear(6, 5), nn.Linear(5, 6, bias=False)
+    w.generator.manual_seed(0)
+    w.train(module(lambda m, x: ReducedFrom.apply(m.down(m.up(CopiedTo.apply(m.norm(m.rest(x)))).tanh()))[:, :4],
+                   norm=norm, rest=rest, up=up, down=down))
 
 
 @case()
@@ -852,9 +828,6 @@ def pipeline(w, made):
 
 
 CASES |= {
-    "fsdp_never_reshards": Case(
-        lambda w: w.train(in_modules(w.fsdp(reshard_after_forward=False), "set_reshard_after_backward", False)),
-        "stale gathered weights", step=2),
     "fsdp_never_reduces": Case(
         lambda w: w.train(in_modules(w.fsdp(), "set_requires_gradient_sync", False)), "no gradient"),
     "other_learning_rate": Case(

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
+from inspect import signature
 from itertools import chain
 from types import FunctionType
 from typing import Any
@@ -321,24 +322,21 @@ def set_environment() -> None:
 def take_groups() -> None:
     """Have every group that an unchanged script makes from now on run over this backend."""
     for module in (dist, distributed_c10d, device_mesh):
-        for name, position in (("init_process_group", 0), ("new_group", 2)):
-            setattr(module, name, taken(getattr(module, name), position))
+        for name in ("init_process_group", "new_group"):
+            setattr(module, name, taken(getattr(module, name)))
 
 
-def taken(function: Callable[..., Any], position: int) -> Callable[..., Any]:
+def taken(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that makes groups, with this backend instead of another of the CPU's."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
-        asked = str(given[position] if len(given) > position else kwargs.pop("backend", "")).lower()
+        given = signature(function).bind(*args, **kwargs)
+        asked = str(given.arguments.get("backend", "")).lower()
         if asked not in ON_THE_CPU:
             raise UsageError(f"{function.__name__} asks for {asked!r}, which does not run on the CPU; use gloo")
-        if len(given) > position:
-            given[position] = "zerosim"
-        else:
-            kwargs["backend"] = "zerosim"
-        return function(*given, **kwargs)
+        given.arguments["backend"] = "zerosim"
+        return function(*given.args, **given.kwargs)
 
     return call
 
@@ -351,5 +349,4 @@ def calls() -> str:
 
 set_environment()
 if "ZEROSIM" not in dist.Backend._plugins:
-    dist.Backend.register_backend(
-        "zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("zerosim", lambda options, _: Group(options), extended_api=True, devices=["cpu"])

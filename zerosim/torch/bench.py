@@ -1,17 +1,12 @@
 """What the check costs: steps with it and without it by turns, a transformer of 3 million parameters under DDP on gloo.
-
-    torchrun --nproc-per-node 2 -m zerosim.torch.bench ROUNDS FILE check
-
-writes the seconds of a step with and without it, of the slower rank, round by round, as JSON.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from zerosim.core.errors import UsageError
@@ -24,31 +19,33 @@ RANKS = 2
 
 def seconds_of_steps(rounds: int, what: str = "check") -> dict[str, list[float]]:
     """The seconds of a step, round by round, with "check" or "record", and without; starts the ranks itself."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        done = subprocess.run([*ranks, "-m", "zerosim.torch.bench", str(rounds), file.name, what], check=False)
-        if done.returncode:
-            raise UsageError("the ranks did not end well; is PyTorch installed (pip install torch)?")
-        seconds: dict[str, list[float]] = json.load(file)
+    try:
+        import torch.multiprocessing  # noqa: PLC0415 - most commands need none
+    except ModuleNotFoundError as error:
+        raise UsageError("PyTorch is not installed; pip install torch installs it") from error
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train, (rounds, what, folder), RANKS)
+        seconds: dict[str, list[float]] = json.loads(Path(folder, "seconds").read_text())
     return seconds
 
 
-def main(rounds: int, file: str, what: str) -> None:
-    """Train by turns; rank 0 writes the times."""
-    import torch  # noqa: PLC0415 - who starts the ranks needs none
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch import nn  # noqa: PLC0415
+def train(rank: int, rounds: int, what: str, folder: str) -> None:
+    """Train by turns as one of the ranks; rank 0 writes the times."""
+    import torch  # noqa: PLC0415 - as above
+    import torch.distributed as dist  # noqa: PLC0415 - as above
+    from torch import nn  # noqa: PLC0415 - as above
 
-    from zerosim.torch.check.record import write  # noqa: PLC0415
-    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415
-    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415
+    from zerosim.torch.check.record import write  # noqa: PLC0415 - as above
+    from zerosim.torch.check.recorder import ScriptRecorder  # noqa: PLC0415 - as above
+    from zerosim.torch.same.recorder import LayoutRecorder  # noqa: PLC0415 - as above
 
-    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=RANKS)
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, batch_first=True)
     model = nn.parallel.DistributedDataParallel(nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    torch.manual_seed(dist.get_rank())
+    torch.manual_seed(rank)
 
     def turn(within: AbstractContextManager[Any]) -> float:
         with within:
@@ -69,11 +66,6 @@ def main(rounds: int, file: str, what: str) -> None:
             recorder: Any = LayoutRecorder if what == "record" else ScriptRecorder
             times["with_seconds"].append(turn(recorder(partial(write, file=records)).listening()))
             times["without_seconds"].append(turn(nullcontext()))
-    if dist.get_rank() == 0:
-        with open(file, "w") as out:
-            json.dump({name: seconds[1:] for name, seconds in times.items()}, out)
+    if rank == 0:
+        Path(folder, "seconds").write_text(json.dumps({name: seconds[1:] for name, seconds in times.items()}))
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:4])

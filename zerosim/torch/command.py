@@ -53,7 +53,11 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     """
     if arguments.same:
         return same.compare(arguments.same, arguments.json, arguments.strict)
-    refuse(arguments)
+    if arguments.record and (arguments.check or arguments.judge or arguments.records or arguments.json):
+        raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
+                         "--same judges two records")
+    if arguments.noise and not arguments.record:
+        raise UsageError("--noise is for --record")
     asked = checked.Asked(*steps(arguments), arguments.record or arguments.records, arguments.json, arguments.strict,
                           arguments.double)
     if arguments.judge:
@@ -82,15 +86,6 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
     if arguments.calls and ours and launched_rank() in (None, 0):
         print(backend.calls())
     return code
-
-
-def refuse(arguments: argparse.Namespace) -> None:
-    """Raise `UsageError` for flags that would do nothing together."""
-    if arguments.record and (arguments.check or arguments.judge or arguments.records or arguments.json):
-        raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
-                         "--same judges two records")
-    if arguments.noise and not arguments.record:
-        raise UsageError("--noise is for --record")
 
 
 def steps(arguments: argparse.Namespace) -> tuple[int, int | None]:

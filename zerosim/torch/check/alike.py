@@ -1,4 +1,4 @@
-"""What must be alike on ranks, and what must not: weights, batches, settings, optimizer state, shared activations.
+"""What must be alike on ranks, and what must not: weights, batches, settings, optimizer state.
 
 Each function judges one update of ranks that train one model: `steps` and `previous` have an entry for each.
 """
@@ -11,12 +11,7 @@ import numpy as np
 
 from zerosim.torch.check.book import EQUAL, NOT_JUDGED, Book
 from zerosim.torch.check.gradients import listed
-from zerosim.torch.check.record import KEPT, Gathered, Record, Sketched, Step
-
-
-def first_different(values: list[Any]) -> int | None:
-    """The first place of a value that differs from the first one."""
-    return next((rank for rank, value in enumerate(values) if value != values[0]), None)
+from zerosim.torch.check.record import KEPT, Record, Step
 
 
 def unlike_first(of_ranks: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[int, Any]]:
@@ -60,12 +55,13 @@ def weights(book: Book, records: list[Record], steps: list[Step], previous: list
             book.find(steps[rank], cause, f"{name} has different bits than on rank {steps[other].rank}", name)
         book.diverged = book.diverged or steps[0].number
         return first
-    if book.diverged and steps[0].number > book.diverged and not facts.wrapped_again:
+    if book.diverged and steps[0].number > book.diverged:
         book.rejoined = True
     for rank, name in unlike_first([record.facts.buffers for record in records]) if first else ():
         book.find(steps[rank], "other initial weights", f"the buffer {name} has different bits than on rank 0", name,
                   proved=False)
-    for rank, name in unlike_first([record.facts.wrapped for record in records]) if first else ():
+    wrapped = [{name: bits for name, bits in record.facts.wrapped.items() if bits} for record in records]
+    for rank, name in unlike_first(wrapped) if first else ():
         book.find(steps[rank], "other initial weights", f"{name} was initialised with other values than on rank 0, and "
                   f"sharding does not broadcast: the model is a patchwork of {len(records)} initialisations", name,
                   line=facts.wrapping_line)
@@ -173,12 +169,11 @@ def passes(book: Book, steps: list[Step]) -> None:
     """In a pipeline every forward of a stage has its backward before the update, and all stages have as many."""
     counts = [step.passes[0] for step in steps]
     short = next((step for step in steps if 0 < step.passes[1] < step.passes[0]), None)
-    rank = first_different(counts)
     if short is not None:
         book.find(short, "a micro-batch without a backward", f"the stage made {short.passes[0]} forwards and "
                   f"{short.passes[1]} backwards before the update")
-    elif rank is not None and all(step.passes[1] for step in steps):
-        book.find(steps[rank], "a rank with fewer micro-batches",
+    elif len({*counts}) > 1 and all(step.passes[1] for step in steps):
+        book.find(steps[counts.index(min(counts))], "a rank with fewer micro-batches",
                   f"the stages made {counts} forwards before the update")
 
 
@@ -231,7 +226,7 @@ def settings(book: Book, records: list[Record], steps: list[Step]) -> None:
     for rank, key in unlike_first(groups):
         book.find(steps[rank], "another learning rate on a rank",
                   f"{key[1]} is {groups[rank][key]}, and {groups[0][key]} on rank 0",
-                  proved=one and key[1] in ("lr", "weight_decay", "momentum", "betas", "eps"))
+                  proved=one and key[1].rstrip("01") in ("lr", "weight_decay", "momentum", "betas", "eps"))
     trains = [{name: weight.trains for name, weight in step.weights.items()} for step in steps]
     for rank, name in unlike_first(trains):
         book.find(steps[rank], "a parameter is frozen on one rank", f"{name} has requires_grad={trains[rank][name]}, "
@@ -255,61 +250,3 @@ def states(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
         return book.find(steps[rank], "optimizer state is lost", f"the state of {name} counts {counts[rank][name]:g} "
                          f"updates, and {counts[0][name]:g} on rank 0", name)
     return None
-
-
-def forwards(book: Book, steps: list[Step], previous: list[Step] | None) -> None:
-    """Gathered weights are those of the shards, whose digests add up."""
-    def of_shards(name: str, steps: list[Step], gathered: Gathered) -> bool:
-        shards = {step.weights[name].key: step.weights[name].used for step in steps if name in step.weights}
-        return (sum(shards.values()) - gathered.bits) % 2**64 == 0
-
-    for step in steps:
-        for name, gathered in step.gathered.items():
-            if all(name in other.weights for other in steps) and not of_shards(name, steps, gathered):
-                stale = previous and of_shards(name, previous, gathered)
-                cause = "stale gathered weights" if stale else "weights changed between gather and use"
-                alike = {other.gathered[name].bits for other in steps if name in other.gathered}
-                return book.find(step, cause, f"the forward used values of {name} that are not those of its shards",
-                                 name, line=gathered.line, proved=bool(stale) or len(alike) > 1)
-    if any(step.gathered for step in steps):
-        book.judge("weights of the forward", EQUAL, "gathered weights are those of the shards")
-    return None
-
-
-def activations(book: Book, records: list[Record], steps: list[Step]) -> None:
-    """The law of what is alike: ranks that compute one batch together, outside of a trainer's group, and hold an
-    activation with the same bits at the same call, must have the same gradient there.
-
-    Of modules that return the same bits, only the first counts: Megatron's f returns what it is given, and the gradient
-    behind it is partial. The gradients of the finding differ by more than the root of a rounding error.
-    """
-    for rank, step in enumerate(steps):
-        facts = records[rank].facts
-        for other in range(rank):
-            if (steps[other].rank in facts.group and facts.trainer) or not step.batches or (
-                    [batch.given for batch in step.batches] != [batch.given for batch in steps[other].batches]):
-                continue
-            seen, different = set[int](), None
-            for here, there in zip(step.activations, steps[other].activations, strict=False):
-                if (here.module, here.bits) == (there.module, there.bits) and here.bits not in seen and (
-                        here.gradient is not None and there.gradient is not None):
-                    seen.add(here.bits)
-                    different = here if unlike(here.gradient, there.gradient) else different
-            if different is not None:
-                theirs = steps[other]
-                unequal = any(
-                    (weight.bits, weight.key) == (theirs.weights[name].bits, theirs.weights[name].key)
-                    and unlike(step.gradients[name], theirs.gradients[name]) for name, weight in step.weights.items()
-                    if name in theirs.weights and name in step.gradients and name in theirs.gradients)
-                return book.find(step, "a sum is missing in backward",
-                                 f"ranks {theirs.rank} and {step.rank} hold the same output of {different.module}, and "
-                                 "not the same gradient of it: what uses it in parts must add the parts of its "
-                                 "gradient over these ranks", line=different.line, proved=unequal)
-    return None
-
-
-def unlike(here: Sketched, there: Sketched) -> bool:
-    """Whether two sketches differ by more than the root of a rounding error."""
-    size = np.sqrt(here.squares.sum() + there.squares.sum())
-    return len(here.sums) == len(there.sums) and bool(
-        np.linalg.norm(here.sums - there.sums) > np.sqrt(here.roundoff) * 64 * size)

@@ -11,7 +11,6 @@ import atexit
 import gc
 import hashlib
 import json
-import multiprocessing.process
 import os
 import re
 import shutil
@@ -25,8 +24,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+from unittest.mock import patch
 
 from zerosim.core import files
 from zerosim.core.errors import UsageError
@@ -37,7 +38,7 @@ from zerosim.worlds.launcher import first_number
 
 JUDGED = "judged"
 """The file that the process makes which judges."""
-BETWEEN_LOOKS, LOOKS = 0.2, 300
+BETWEEN_LOOKS, LOOKS = 0.2, 100
 """The seconds between looks of the child that stays behind, and after how many without a living rank it judges."""
 LAST = 50
 """The last step that is observed, unless `--check-steps` says another."""
@@ -143,8 +144,8 @@ def kernel_on(process: int) -> list[str]:
 class Pen:
     """Writes a rank's file, which begins with its first frame; `broken` says why it cannot."""
 
-    def __init__(self, asked: Asked, launched: tuple[int | None, int] = (None, 1)) -> None:
-        self.asked, self.launched, self.process = asked, launched, os.getpid()
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.launched, self.process = asked, launched_as(), os.getpid()
         self.file: BinaryIO | None = None
         self.facts = Facts()
         self.broken = ""
@@ -164,8 +165,6 @@ class Pen:
             write(frame, self.file)
         except OSError as error:
             self.broken = str(error)
-            with suppress(OSError):
-                Path(self.asked.folder, f"broken{facts.rank:05}").touch()
             raise
 
     def end(self, frame: Frame) -> None:
@@ -244,9 +243,8 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
     judges = asked.recorder is None
     if asked.double and judges:
         torch.set_default_dtype(torch.float64)
-    rank, size = launched_as()
-    pen, children = Pen(asked, (rank, size)), list[Any]()
-    start, leave = multiprocessing.process.BaseProcess.start, os._exit
+    (rank, _), pen, children = launched_as(), Pen(asked), list[Any]()
+    start, leave = BaseProcess.start, os._exit
 
     def start_observed(process: Any) -> None:
         target = getattr(process, "_target", None)
@@ -266,20 +264,16 @@ def run(asked: Asked, script: Callable[[], int]) -> int:
         tell(f"{span} are checked; --check-steps A..B checks others" if judges else
              f"{span} are recorded in {asked.records}; compare runs by zerosim torch --same REFERENCE RUN")
     if not rank and judges:
-        # a child judges once no rank is left to do so
-        with suppress(OSError):
+        with suppress(OSError):  # a child judges once no rank is left to do so
             subprocess.Popen([sys.executable, "-m", "zerosim.torch", "--judge", asked.folder, "--after",
                               str(os.getppid()), "--json", asked.json, "--records", asked.records,
                               *(["--strict"] if asked.strict else [])],
                              stdin=subprocess.DEVNULL, start_new_session=True)
-    multiprocessing.process.BaseProcess.start = start_observed  # type: ignore[method-assign, assignment]
-    os._exit = leave_judged  # type: ignore[assignment]
     verdict = BROKEN
     try:
-        code = observe(asked, pen, script, lambda: not children)
+        with patch.object(BaseProcess, "start", start_observed), patch.object(os, "_exit", leave_judged):
+            code = observe(asked, pen, script, lambda: not children)
     finally:
-        multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
-        os._exit = leave
         verdict = conclude(asked) if judges else BROKEN if pen.facts.failed else 0
     return code or (BROKEN if pen.broken else verdict)
 
@@ -297,8 +291,7 @@ def conclude(asked: Asked) -> int:
     try:
         records = [] if settled(folder) else read_all(folder)
         size = max((record.facts.size for record in records), default=1)
-        ended = len(records) == size and all(
-            record.ended or (folder / f"broken{record.facts.rank:05}").exists() for record in records)
+        ended = len(records) == size and all(record.ended for record in records)
         return claimed(asked) if ended or asked.alone else 0
     except (OSError, RecordError) as error:
         if settled(folder):
@@ -346,19 +339,16 @@ def say(folder: Path, asked: Asked) -> int:
         tell("zerosim: nothing was observed: no process that this command has started, or that one of them has "
              "started by multiprocessing, made a process group or an update")
         return UNSEEN
-    failed = not said(document, records, folder, asked) or any(record.facts.failed for record in records)
+    failed = not said(document, records, asked) or any(record.facts.failed for record in records)
     return (FOUND if document["findings"] else BROKEN if failed else UNSEEN if not document["steps"] else
             UNJUDGED if asked.strict and unjudged(document) else
             SUSPICIOUS if asked.strict and document["suspicions"] else 0)
 
 
-def said(document: dict[str, Any], records: list[Record], folder: Path, asked: Asked) -> bool:
+def said(document: dict[str, Any], records: list[Record], asked: Asked) -> bool:
     """Write a document, then print it; whether both were possible."""
-    broken = {int(file.name[6:]) for file in folder.glob("broken*") if file.name[6:].isdecimal()}
-    ends = [f"rank {record.facts.rank}: " + ("its record could not be written" if record.facts.rank in broken else
-                                             record.ended or "killed, or still running")
-            for record in records if record.facts.rank in broken
-            or record.ended not in (FINISHED, record.facts.failed or FINISHED)]
+    ends = [f"rank {record.facts.rank}: {record.ended or 'killed, unwritten, or still running'}"
+            for record in records if record.ended not in (FINISHED, record.facts.failed or FINISHED)]
     text, unwritten = lines(document), False
     if ends:
         text = [f"zerosim: the script has not ended well on all ranks ({'; '.join(ends)}); what was written before is "
@@ -380,10 +370,9 @@ def said(document: dict[str, Any], records: list[Record], folder: Path, asked: A
 def tell(text: str) -> bool:
     """Print lines on stderr; whether somebody may read them."""
     try:
-        if sys.stderr is None:  # Python had none to begin with
-            return False
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # Python may have had none to begin with
         return False
     return True
 
@@ -392,17 +381,15 @@ def tell(text: str) -> bool:
 
 def stay(asked: Asked, launcher: int) -> int:
     """Wait until all ranks are gone, or the launcher is; then judge, unless a rank has."""
-    folder, rank_0, processes, missing, looks = Path(asked.folder), os.getppid(), set[int](), True, 0
-    while lives(launcher) and looks < LOOKS and (missing or os.getppid() == rank_0 or any(map(lives, processes))):
+    folder, rank_0, looks = Path(asked.folder), os.getppid(), 0
+    while lives(launcher) and looks < LOOKS:
         time.sleep(BETWEEN_LOOKS)
         if settled(folder):
             return 0
-        if os.getppid() != rank_0:
-            looks = 0 if any(map(lives, processes)) else looks + 1
-            with suppress(OSError, RecordError):
-                records = read_all(folder)
-                processes = {record.facts.process for record in records} - {0, rank_0}
-                missing = len(records) < max((record.facts.size for record in records), default=1)
+        looks += 1
+        with suppress(OSError, RecordError):
+            if os.getppid() == rank_0 or any(lives(record.facts.process) for record in read_all(folder)):
+                looks = 0
     with suppress(OSError, RecordError):
         if not any(record.steps for record in read_all(folder)):
             return 0

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _functional_collectives, fsdp
+from torch.distributed import _functional_collectives
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data.distributed import DistributedSampler
 
-from zerosim.torch.check.adapters import gathered_parameters
 from zerosim.torch.check.clipping import additions
 from zerosim.torch.check.names import plainly
-from zerosim.torch.check.record import Activation, Batch, Epoch, Gathered, Remark
-from zerosim.torch.check.sketch import digest, whole
-from zerosim.torch.check.tensors import calls_itself, digest_of, samples_in, script_line
+from zerosim.torch.check.record import Batch, Epoch, Remark
+from zerosim.torch.check.tensors import calls_itself, digest_of, script_line
 from zerosim.torch.check.window import Window
 
 COMMUNICATION = (
@@ -28,134 +26,94 @@ COMMUNICATION = (
 MESSAGES = ("send", "recv")
 
 
-class Forwards:
+class Forwards(Window):
     """The modules that are called."""
 
-    def __init__(self, window: Window) -> None:
-        self.window = window
-        self.unseen = True
-        """Whether no forward has ended yet."""
+    def observe(self) -> None:
+        super().observe()
         self.epoch: Epoch | None = None
         """The sampler that has begun an epoch since the last forward."""
 
-        window.watch(DistributedSampler, "__iter__", self.sample)
-        window.watch(nn.Module, "__setstate__", lambda args, _: window.names.copied.append(weakref.ref(args[0])))
+        self.watch(DistributedSampler, "__iter__", self.sample)
+        self.watch(nn.Module, "__setstate__", lambda args, _: self.names.copied.append(weakref.ref(args[0])))
         for owner, name in product((dist, dist.distributed_c10d, _functional_collectives), COMMUNICATION):
-            window.watch(owner, name, partial(self.communicate, name))
+            self.watch(owner, name, partial(self.communicate, name))
         groups = dist.ProcessGroup, *dist.ProcessGroup.__subclasses__()  # backends in Python override its methods
         for owner, name in product(groups, MESSAGES):  # not dist.isend, which PyTorch knows by its identity
-            window.watch(owner, name, partial(self.communicate, "messages"))
-        window.watch_modules(self.enter, self.exit)
+            self.watch(owner, name, partial(self.communicate, "messages"))
+        self.watch_modules(self.enter, self.exit)
 
     def enter(self, module: Any, training: bool) -> None:
-        window = self.window
-        if window.depth > 1 or not window.active or module in window.names.paths:
+        if self.depth > 1 or not self.active or module in self.names.paths:
             return
-        for new in window.names.know(module):
-            if type(new).__name__ == "DeepSpeedEngine":
-                window.facts.trainer, window.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
-                window.engine_seen(type(new))
-            if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not window.facts.updates:
+        for new in self.know(module):
+            if not isinstance(new, nn.modules.batchnorm._BatchNorm) and not self.facts.updates:
                 for name, buffer in new._buffers.items():
                     if buffer is not None and buffer.numel():
-                        path = f"{window.names.paths[new]}.{name}".lstrip(".")
-                        window.number(digest_of([buffer]), window.facts.buffers, path)
+                        path = f"{self.names.paths[new]}.{name}".lstrip(".")
+                        self.number(digest_of([buffer]), self.facts.buffers, path)
         for wrapper in module.modules():  # DDP leaves out what a script names, such as parts of a table
-            window.facts.experts += map(plainly, getattr(wrapper, "parameters_to_ignore", ()))
-        window.facts.experts += [name for parameter in module.parameters() for name in window.names.within(parameter)
+            self.facts.experts += map(plainly, getattr(wrapper, "parameters_to_ignore", ()))
+        self.facts.experts += [name for parameter in module.parameters() for name in self.names.within(parameter)
                                  if getattr(parameter, "allreduce", True) is False]
 
     def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
-        window = self.window
-        if not window.depth and self.epoch:
+        if not self.depth and self.epoch:
             if training:  # not the sampler of an evaluation
-                window.facts.epochs.append(self.epoch)
+                self.facts.epochs.append(self.epoch)
             self.epoch = None
-        if not window.active or not training or window.within:
+        if not self.active or not training or self.within:
             return
-        if isinstance(module, fsdp.FSDPModule):
-            self.note_gathered(module)
-        if not window.batches and (window.facts.communicates or self.unseen) and not isinstance(output, DTensor):
-            self.note_activation(module, output)
-        if not window.depth and self.unseen:  # ranks that do not communicate in a forward hold no parts
-            self.unseen = False
-            window.activations = window.activations if window.facts.communicates else []
-        if not window.depth and any(parameter.requires_grad for parameter in module.parameters()):
-            batch = Batch(script_line(), samples=samples_in((args, kwargs)))
-            window.number(digest_of((args, kwargs), not_parts=True), vars(batch), "given")
-            window.number(digest_of(output, not_parts=True), vars(batch), "returned")
-            window.batches.append(batch)
+        if not self.depth and any(parameter.requires_grad for parameter in module.parameters()):
+            batch = Batch(script_line(), samples=next((
+                len(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()), 0))
+            self.number(digest_of((args, kwargs), not_parts=True), vars(batch), "given")
+            self.number(digest_of(output, not_parts=True), vars(batch), "returned")
+            self.batches.append(batch)
             root = next((leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad),
                         None)
             if root is not None and not root.is_meta:
-                window.forwards, window.half = window.forwards + 1, root.dtype is torch.float16
-                number, returned = id(batch), window.returned
-                root.register_hook(window.safe(lambda _: returned.add(number)))
-
-    def note_gathered(self, module: Any) -> None:
-        """Note the weights with which a unit of FSDP2 has computed first."""
-        window = self.window
-        for sharded, full in gathered_parameters([module]):
-            name = window.names.of.get(sharded)
-            if name and name not in window.gathered and full.untyped_storage().size() and not isinstance(full, DTensor):
-                gathered = Gathered(script_line())
-                window.number(digest(full, full.shape, whole(full.shape)), vars(gathered), "bits")
-                window.gathered[name] = gathered, full.dtype
-
-    def note_activation(self, module: Any, output: Any) -> None:
-        """Note what a module returns, and its gradient, for the law of what is alike."""
-        if not isinstance(output, torch.Tensor) or output.grad_fn is None or not output.dtype.is_floating_point:
-            return
-        window = self.window
-        activation = Activation(window.names.paths.get(module, type(module).__name__), script_line())
-        window.number(digest(output, output.shape, whole(output.shape)), vars(activation), "bits")
-        window.activations.append(activation)
-
-        def arrived(gradient: Any) -> None:
-            if window.facts.communicates:
-                activation.gradient = window.sketched(gradient, gradient.shape, whole(gradient.shape), gradient)
-
-        output.register_hook(window.safe(arrived))
+                self.forwards, self.half = self.forwards + 1, root.dtype is torch.float16
+                number, returned = id(batch), self.returned
+                root.register_hook(self.safe(lambda _: returned.add(number)))
 
     def sample(self, args: Any, kwargs: Any) -> None:
         sampler = args[0]
         if sampler.shuffle:
-            self.epoch = Epoch(1 + sum(self.window.facts.updates.values()), script_line(), len(sampler.dataset), {
+            self.epoch = Epoch(1 + sum(self.facts.updates.values()), script_line(), len(sampler.dataset), {
                 "num_replicas": sampler.num_replicas, "seed": sampler.seed, "epoch": sampler.epoch})
 
     def communicate(self, name: str, args: Any, kwargs: Any) -> None:
         """Note communication of the script's own within a forward, and any message: ranks may hold parts of a model."""
-        window = self.window
-        window.talks += 1
-        if window.asleep or not (name == "messages" or calls_itself()):
+        self.talks += 1
+        if self.asleep or not (name == "messages" or calls_itself()):
             return
-        value, kind = args[0] if args else None, "all_to_all" if "all_to_all" in name else "collectives"
+        value = args[0] if args else None
         if name == "all_reduce" and isinstance(value, torch.Tensor) and value.numel() == 1 and (
                 kwargs.get("op", args[1] if len(args) > 1 else dist.ReduceOp.SUM) == dist.ReduceOp.SUM):
             self.note_sum(value)
-        if name == "messages" or window.depth:
-            kind = name if name == "messages" else kind
-            if kind not in window.facts.communicates:
-                window.facts.communicates.append(kind)
-        elif not window.clipping and not window.within:
+        if name == "messages" or self.depth:
+            kind = name if name == "messages" else "all_to_all" if "all_to_all" in name else "collectives"
+            if kind not in self.facts.communicates:
+                self.facts.communicates.append(kind)
+        elif not self.clipping and not self.within:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            window.facts.sent += max((tensor.numel() for tensor in tensors), default=0)
+            self.facts.sent += max((tensor.numel() for tensor in tensors), default=0)
             if not isinstance(value, torch.Tensor):
                 return
             if value.numel() == 1:
-                window.reduced = value.detach().clone()
+                self.reduced = value.detach().clone()
             else:
-                for step in window.open.values():  # the script reduces gradients only now, after it has clipped them
+                for step in self.open.values():  # the script reduces gradients only now, after it has clipped them
                     step.unclipped.clear()
 
     def note_sum(self, value: Any) -> None:
         """Note a scalar that the script sums over ranks: a loss, or the norm of gradients, which may be the same."""
-        window = self.window
         if value.grad_fn is not None:
-            window.losses.append(value.grad_fn)
-        parameters = [parameter for parameter in window.optimized() if parameter.grad is not None]
-        if not parameters or not window.active or window.depth or window.within or window.clipping or any(
-                isinstance(parameter, DTensor) or parameter in window.names.flat or parameter in window.names.parts
+            self.losses.append(value.grad_fn)
+        parameters = [parameter for parameter in self.optimized() if parameter.grad is not None]
+        if not parameters or not self.active or self.depth or self.within or self.clipping or any(
+                isinstance(parameter, DTensor) or parameter in self.names.flat or parameter in self.names.parts
                 for parameter in parameters):
             return
         square = sum(parameter.grad.double().square().sum() for parameter in parameters)
@@ -163,5 +121,5 @@ class Forwards:
         same = ((value - square).abs() <= rounds * square) | ((value.square() - square).abs() <= rounds * square)
         remark = Remark("a norm is summed over replicas", "the script sums the norm of the whole gradient over ranks "
                         "that hold the same gradient: what it divides by is too large", script_line())
-        window.number(torch.where(same & (square > 0), square, torch.nan), vars(remark), "value")
-        window.remarks.append(remark)
+        self.number(torch.where(same & (square > 0), square, torch.nan), vars(remark), "value")
+        self.remarks.append(remark)

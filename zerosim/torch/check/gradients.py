@@ -3,15 +3,14 @@
 Sketches are linear, so the sketch of what any program would have got is computed from those of the terms.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
-from zerosim.torch.check.record import Array, Record, Sketched, Step, Term, bucket_length, counted
+from zerosim.core.allocation import Array
+from zerosim.torch.check.record import Record, Sketched, Step, Term, bucket_length, counted
 
 SURE = 8.0
 """As in `sketch.py`: an error of more standard deviations is not a rounding error."""
@@ -20,6 +19,8 @@ CLOSE = 0.1
 CHANGED = "the script changes its gradients between backward and optimizer.step()"
 """A reason why a gradient is not judged, unless it is the mean times a factor."""
 of_buckets = lru_cache(4096)(counted)
+Explanation = tuple[str, str, dict[str, bool]]
+"""The cause of a wrong gradient, its words and evidence; no cause and a reason if it is not judged."""
 
 
 def listed(ranks: list[int]) -> str:
@@ -181,11 +182,11 @@ class Answer:
         """
         least, most = 0.0, np.inf
         for view in self.views:
-            mean, ratio = self.expected(view)[view.mask], self.ratio(view)
-            error = 3 * abs(ratio) * self.allowed(view)[view.mask]
-            slack = float(np.abs(mean) @ error / max(float(mean @ mean), 1e-300))
-            if view.gradient is None or ratio <= 0 or (
-                    np.abs(view.gradient[view.mask] - ratio * mean) > error + slack * np.abs(mean)).any():
+            if view.gradient is None:
+                return np.inf, 0.0
+            ratio, slack, fits = multiple(self.expected(view)[view.mask], view.gradient[view.mask],
+                                          3 * self.allowed(view)[view.mask])
+            if ratio <= 0 or not fits:
                 return np.inf, 0.0
             least, most = max(least, ratio - slack), min(most, ratio + slack)
         return least, most
@@ -220,6 +221,19 @@ class Answer:
         return 0.0 if view.gradient is None else float(view.gradient[view.mask] @ mean / max(mean @ mean, 1e-300))
 
 
+def multiple(numbers: Array, product: Array, error: Array, smallest: float = 0.0) -> tuple[float, float, bool]:
+    """The factor between numbers and their product, how far rounding may move it, and whether that explains all.
+
+    The factor is that of least squares, the error that of the product for a factor of 1.
+    """
+    size = max(float(numbers @ numbers), 1e-300)
+    factor = float(numbers @ product) / size
+    error = abs(factor) * error + smallest
+    slack = float(np.abs(numbers) @ error) / size
+    return factor, slack, bool(numbers.any() and (
+        np.abs(product - factor * numbers) <= error + slack * np.abs(numbers)).all())
+
+
 def answers(name: str, records: list[Record], steps: list[Step], previous: list[Step] | None, micro: int,
             micro_kept: int) -> list[Answer]:
     """Every right answer: all terms, or those that the script has not cleared; divided in the loss or afterwards.
@@ -241,14 +255,6 @@ def answers(name: str, records: list[Record], steps: list[Step], previous: list[
     if records[0].facts.row and alternatives[0].unlike_on_the_row():
         alternatives += [replace(answer, summed=True) for answer in alternatives]
     return alternatives
-
-
-class Explanation(NamedTuple):
-    """The cause of a wrong gradient, its words and evidence; an empty cause and a reason if it is not judged."""
-
-    cause: str
-    text: str
-    evidence: Mapping[str, bool] = MappingProxyType({})
 
 
 def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
@@ -278,8 +284,6 @@ def candidates(answer: Answer, view: View) -> Iterator[tuple[Array, str, str]]:
     for number, which in ((micro - 1, "last"), (0, "first")) if micro > 1 else ():
         yield means[number], f"gradient of the {which} micro-batch only", (
             f"it is the mean over ranks of micro-batch {number + 1} of {micro}")
-        yield own_terms[number], "own gradient only", (
-            f"it is this rank's own gradient of micro-batch {number + 1}, not reduced")
     for cut in range(1, micro):
         yield sum(means[:cut], zeros) + sum(own_terms[cut:]), "own gradient only", (
             f"micro-batches {cut + 1} to {micro} are this rank's own, not the mean over ranks: the last backward did "
@@ -316,38 +320,36 @@ def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
         facts.own_hook or facts.divisor or facts.row or facts.communicates)}
     if view.gradient is None or not view.gradient[view.mask].any():
         if any(touched) and any(part.sums.any() for step in answer.steps for part in step.gradients.values()):
-            return Explanation("", "the script takes gradients away from some parameters")
-        return Explanation("no gradient", "the optimizer sees none: synchronization is off, or it was cleared", known)
+            return "", "the script takes gradients away from some parameters", {}
+        return "no gradient", "the optimizer sees none: synchronization is off, or it was cleared", known
     mean = answer.mean(view.rank)
     values = [(answer.distance(value, view), value, cause, text) for value, cause, text in candidates(answer, view)]
     nearest = min((distance for distance, *_ in values), default=np.inf)
     near = min((other.distance(other.expected(view), view) for other in others), default=np.inf)
     if near <= min(2 * nearest, CLOSE * answer.distance(mean, view)):
-        return Explanation("", CHANGED if any(touched) else
-                           "it is near the mean, and rounded by more than its dtype: 16 bits on the way?")
+        near_it = "it is near the mean, and rounded by more than its dtype: 16 bits on the way?"
+        return "", CHANGED if any(touched) else near_it, {}
     if nearest <= CLOSE * answer.distance(mean, view):
         value, cause, text = next(values[1:] for values in values if values[0] <= 2 * nearest)
         same = answer.is_value(view, value)
         if any(touched) and not same:
-            return Explanation("", CHANGED)
+            return "", CHANGED, {}
         if cause in ("N times the mean", "divided twice"):
             if answer.steps[0].count >= 1 and answer.steps[0].count % 1 == 0:
-                return Explanation("", "the loss may be divided by a number of all ranks, which the script has reduced "
-                                   f"({text})")
+                return "", f"the loss may have a divisor of all ranks, which the script has reduced ({text})", {}
             if facts.communicates:
-                return Explanation("", "the loss may be one of all ranks, which communicate within the forward "
-                                   f"({text})")
+                return "", f"the loss may be one of all ranks, which communicate within the forward ({text})", {}
         apart = {"together": True} if "the last backward did not reduce" in text else {}
-        return Explanation(cause, text, known | apart | {"bound": same})
+        return cause, text, known | apart | {"bound": same}
     ratio = answer.ratio(view)
     if answer.distance(ratio * mean, view) <= CLOSE * answer.distance(mean, view):
         ratios = [answer.ratio(other) for other in answer.views]
         if max(ratios) - min(ratios) > 1e-3 * abs(ratio):
-            return Explanation("clipping by the local norm", "each rank has scaled the mean by a factor of its own: "
-                               + ", ".join(f"{factor:.4g}" for factor in ratios),
-                               {"bound": answer.is_value(view, ratio * mean)})
+            factors = ", ".join(f"{factor:.4g}" for factor in ratios)
+            return "clipping by the local norm", f"each rank has scaled the mean by a factor of its own: {factors}", {
+                "bound": answer.is_value(view, ratio * mean)}
         if all(touched):
-            return Explanation("", f"{CHANGED}, by about {ratio:.6g}")
+            return "", f"{CHANGED}, by about {ratio:.6g}", {}
     return next(filter(None, (weighted(each, view, known) for each in (answer, *others))), None) or unexplained(
         answer, view, touched)
 
@@ -356,16 +358,15 @@ def unexplained(answer: Answer, view: View, touched: list[bool]) -> Explanation:
     """A distance beyond the bound is a finding only if nothing else could have changed what the check has seen."""
     facts = answer.records[0].facts
     if facts.own_hook:
-        return Explanation("", "the script's own communication hook reduces to something other than the mean")
+        return "", "the script's own communication hook reduces to something other than the mean", {}
     if all(touched) or (touched[view.rank] and not facts.trainer):
-        return Explanation("", CHANGED)
+        return "", CHANGED, {}
     if not facts.trainer and not facts.row:
-        return Explanation("", "the script reduces its gradients itself, to something other than the mean")
-    differing = int(answer.differing(view).sum())
-    return Explanation("no order of addition explains it", (
-        f"{differing} of {int(view.mask.sum())} numbers of its sketch are not those of the mean over ranks"
-        + ("; the script has changed the gradient on this rank" if any(touched) else "")),
-        {"untouched": not any(touched)})
+        return "", "the script reduces its gradients itself, to something other than the mean", {}
+    here = "; the script has changed the gradient on this rank" if any(touched) else ""
+    return "no order of addition explains it", (
+        f"{answer.differing(view).sum()} of {view.mask.sum()} numbers of its sketch are not those of the mean over "
+        f"ranks{here}"), {"untouched": not any(touched)}
 
 
 def weighted(answer: Answer, view: View, known: dict[str, bool]) -> Explanation | None:
@@ -388,21 +389,20 @@ def weighted(answer: Answer, view: View, known: dict[str, bool]) -> Explanation 
     of_ranks, of_parts = weights.mean(1), weights.mean(0)
     if np.ptp(of_ranks) > 1e-3 and (of_ranks > 0).all() and np.abs(weights - of_ranks[:, None]).max() < 1e-3:
         if abs(of_ranks.mean() - 1) < 1e-3:
-            return Explanation("", "the script weighs the gradients of its ranks, by weights that add up to one")
+            return "", "the script weighs the gradients of its ranks, by weights that add up to one", {}
         if answer.steps[0].clips:
-            return Explanation("clipping by the local norm", (
-                "each rank's gradient was scaled by a factor of its own before the reduction: "
-                + ", ".join(f"{weight:.4g}" for weight in of_ranks)), {"bound": False})
+            factors = ", ".join(f"{weight:.4g}" for weight in of_ranks)
+            return "clipping by the local norm", (
+                f"each rank's gradient was scaled before the reduction, by its own factor: {factors}"), {"bound": False}
         relative = of_ranks / of_ranks.min()
         if np.abs(relative - relative.round()).max() < 1e-3 and not all(step.touched for step in answer.steps):
             counts = " to ".join(f"{weight:.0f}" for weight in relative)
-            return Explanation("a rank counts more than once", f"the gradients of the ranks weigh {counts} in it",
-                               known)
-        return Explanation("", "the script weighs the gradients of its ranks")
+            return "a rank counts more than once", f"the gradients of the ranks weigh {counts} in it", known
+        return "", "the script weighs the gradients of its ranks", {}
     ratios = of_parts[1:] / of_parts[:-1] if of_parts.min() > 0 else np.zeros(0)
     times = max(ratios[0], 1 / ratios[0]) if len(ratios) else 1.0
     if np.abs(weights - of_parts).max() < 1e-3 and times > 1.5 and np.ptp(ratios) < 1e-3 > abs(times - round(times)):
         counts = " to ".join(f"{weight:.3g}" for weight in of_parts / of_parts.min())
-        return Explanation("N times the mean", f"micro-batches weigh {counts}: what was accumulated is reduced, or "
-                           "multiplied, again with each micro-batch", known)
+        return "N times the mean", (f"micro-batches weigh {counts}: what was accumulated is reduced, or multiplied, "
+                                    "again with each micro-batch"), known
     return None

@@ -6,18 +6,16 @@ right one that does, or a distance beyond every right answer's bound with all te
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from zerosim.core.words import plural
 from zerosim.torch.check import alike
+from zerosim.torch.check.applied import clipping, updates_of
 from zerosim.torch.check.book import NOT_JUDGED, WITHIN, Book
-from zerosim.torch.check.clipped import clipping
 from zerosim.torch.check.gradients import CHANGED, Answer, View, answers, cause_of
 from zerosim.torch.check.record import Record, RecordError, Step, Term
-from zerosim.torch.check.updated import updates_of
 
 FINISHED = "0"
 """How a script ends that has run to its end."""
@@ -51,18 +49,19 @@ def judge(records: list[Record]) -> dict[str, Any]:
         groups = {(*record.facts.group,) for record in records}  # the others hold other parts of the model
     for group in sorted(groups):
         members, previous = [records[rank] for rank in group], dict[int, list[Step]]()
-        members[0].facts.experts = experts(members)
-        every = rounds(members)
+        every, marked = rounds(members), {name for record in members for name in record.facts.experts}
+        if any("all_to_all" in record.facts.communicates for record in members):  # experts may have no mark
+            different = {name for steps in every for name, _, _ in alike.differences(steps)}
+            marked |= different if different < {name for steps in every for name in steps[0].weights} else set()
+        members[0].facts.experts = sorted(marked)
         for steps in every:
-            Round(book, members, steps, previous.get(steps[0].optimizer), len(groups) > 1).judge()
+            judge_round(book, members, steps, previous.get(steps[0].optimizer), len(groups) > 1)
             previous[steps[0].optimizer] = steps
         if len(every) < min(len(record.steps) for record in members):
             book.judge("gradient", NOT_JUDGED, "the ranks update different parameters")
         alike.others(book, every)
     in_several_steps(book)
     every = rounds(records)
-    for steps in every if any(record.facts.communicates for record in records) else ():
-        alike.activations(book, records, steps)
     numbers(book, records, ended)
     alike.same_samples(book, records, every)
     alike.samplers(book, records)
@@ -70,7 +69,7 @@ def judge(records: list[Record]) -> dict[str, Any]:
         alike.overlaps(book, records)
     count = min(len(record.steps) for record in records)
     if count:
-        updates_of(book, records, every)
+        updates_of(book, records)
     return book.document(count, {"updates": max(sum(record.facts.updates.values()) for record in records),
                                  "ranks": len(records)})
 
@@ -98,13 +97,9 @@ def rounds(records: list[Record]) -> list[list[Step]]:
     columns = []
     for record in records:
         names = {step.optimizer: (*step.parameters,) for step in record.steps if step.parameters}
-        same: dict[Any, list[int]] = {}
-        for number in sorted(names):
-            same.setdefault(names[number], []).append(number)
         column, seen = dict[Any, Step](), Counter[Any]()
         for step in record.steps:
-            of = names.get(step.optimizer)
-            key = of, same[of].index(step.optimizer) if of else step.optimizer, step.number
+            key = names.get(step.optimizer, step.optimizer), step.number
             column[key, seen[key]] = step
             seen[key] += 1
         columns.append(column)
@@ -119,9 +114,9 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
     for number in optimizers if ended and not any(record.facts.obstacles for record in records) else ():
         updates = [record.facts.updates.get(number, 0) for record in records]
         names = {(*step.parameters,) for record in records for step in record.steps if step.optimizer == number}
-        rank = alike.first_different(updates)
-        if rank is not None and len(names - {()}) == 1 and all(
+        if len({*updates}) > 1 and len(names - {()}) == 1 and all(
                 count or not record.steps for count, record in zip(updates, records, strict=True)):
+            rank = next(rank for rank, count in enumerate(updates) if count != updates[0])
             book.find(Step(0, min(updates) + 1, rank=rank), "unequal numbers of updates",
                       f"the ranks have made {updates} updates")
     for facts in (record.facts for record in records if record.facts.failed):
@@ -134,24 +129,10 @@ def numbers(book: Book, records: list[Record], ended: bool) -> None:
             "" if records[0].facts.grouped else ", without a process group"))
 
 
-def experts(records: list[Record]) -> list[str]:
-    """The parameters that are not the same on all ranks by intent.
-
-    They have a mark; without one, where tokens are exchanged, they differ between ranks while others do not.
-    """
-    marked = {name for record in records for name in record.facts.experts}
-    if any("all_to_all" in record.facts.communicates for record in records):
-        every = rounds(records)
-        different = {name for steps in every for name, _, _ in alike.differences(steps)}
-        marked |= different if different < {name for steps in every for name in steps[0].weights} else set()
-    return sorted(marked)
-
-
 def unreached(book: Book, steps: list[Step]) -> None:
     """Say why no backward has reached a parameter of an optimizer."""
     weights = [weight for step in steps for weight in step.weights.values()]
-    if all(step.batches for step in steps) and not any(step.gradients for step in steps) and (
-            "?" in steps[0].parameters):
+    if all(step.batches for step in steps) and not any(step.gradients for step in steps) and "?" in steps[0].parameters:
         book.find(steps[0], "optimizer built before sharding",
                   "none of its parameters belongs to the model that trains, and none has a gradient")
     elif weights and not any(weight.trains for weight in weights):
@@ -160,126 +141,123 @@ def unreached(book: Book, steps: list[Step]) -> None:
         book.judge("gradient", NOT_JUDGED, "no backward has reached a parameter of the optimizer")
 
 
-@dataclass
-class Round:
-    """One update on the ranks of a group, and the one before it."""
+def judge_round(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None, parted: bool
+                ) -> None:
+    """Judge one update on the ranks of a group, after the one before it.
 
-    book: Book
-    records: list[Record]
-    steps: list[Step]
-    previous: list[Step] | None
-    parted: bool
-    """Whether other groups of ranks hold other parts of the model."""
+    `parted` says whether other groups of ranks hold other parts of the model.
+    """
+    first = steps[0]
+    skipped = [step for step in steps if step.skipped]
+    if 0 < len(skipped) < len(steps):
+        book.find(skipped[0], "fp16 overflow skipped on one rank",
+                  "GradScaler skipped the update here, other ranks made it")
+    if skipped:
+        return
+    book.parameters |= {name: False for name in first.parameters if name not in book.parameters}
+    for remark in first.remarks:
+        if all(any((other.cause, other.value) == (remark.cause, remark.value) for other in step.remarks)
+               for step in steps):
+            book.find(first, remark.cause, remark.text, remark.parameter, line=remark.line)
+    difference = next(alike.differences(steps, records[0].facts.experts), None)
+    own = [record.facts.group for record in records]
+    if reasons := [*obstacles(book, records, steps, previous, parted)]:
+        book.judge("gradient", NOT_JUDGED, reasons[0])
+    elif not any(step.terms for step in steps):
+        unreached(book, steps)
+    elif previous is None and difference and all(1 < len(group) < len(own) for group in own) and (
+            not records[0].facts.row and own[difference[1]] != own[difference[2]]):
+        book.find(first, "the mean of a smaller group", f"the trainer reduces over ranks {own[0]} of "
+                  f"{len(own)}; the others train weights of their own", proved=False)
+    elif alike.weights(book, records, steps, previous) and alike.inputs(book, records, steps):
+        alike.settings(book, records, steps)
+        alike.states(book, steps, previous)
+        gradients(book, records, steps, previous)
 
-    def judge(self) -> None:
-        book, records, steps, first = self.book, self.records, self.steps, self.steps[0]
-        skipped = [step for step in steps if step.skipped]
-        if 0 < len(skipped) < len(steps):
-            book.find(skipped[0], "fp16 overflow skipped on one rank",
-                      "GradScaler skipped the update here, other ranks made it")
-        if skipped:
-            return
-        book.parameters |= {name: False for name in first.parameters if name not in book.parameters}
-        for remark in first.remarks:
-            if all(any((other.cause, other.value) == (remark.cause, remark.value) for other in step.remarks)
-                   for step in steps):
-                book.find(first, remark.cause, remark.text, remark.parameter, line=remark.line)
-        difference = next(alike.differences(steps, records[0].facts.experts), None)
-        own = [record.facts.group for record in records]
-        if reasons := [*self.obstacles(difference is not None)]:
-            book.judge("gradient", NOT_JUDGED, reasons[0])
-        elif not any(step.terms for step in steps):
-            unreached(book, steps)
-        elif self.previous is None and difference and all(1 < len(group) < len(own) for group in own) and (
-                not records[0].facts.row and own[difference[1]] != own[difference[2]]):
-            book.find(first, "the mean of a smaller group", f"the trainer reduces over ranks {own[0]} of "
-                      f"{len(own)}; the others train weights of their own", proved=False)
-        elif alike.weights(book, records, steps, self.previous) and alike.inputs(book, records, steps):
-            alike.settings(book, records, steps)
-            alike.states(book, steps, self.previous)
-            alike.forwards(book, steps, self.previous)
-            self.gradients()
 
-    def obstacles(self, differs: bool) -> Iterator[str]:
-        """Why gradients are not judged: reasons of a step first, then those of the script."""
-        first, facts = self.steps[0], self.records[0].facts
-        yield from (why for step in self.steps for why in step.reasons)
-        yield from (why for record in self.records for why in record.facts.obstacles)
-        if any("messages" in record.facts.communicates for record in self.records):
-            if self.previous is not None:  # schedules run a stage once more to learn its shapes
-                alike.passes(self.book, self.steps)
-            if not self.parted:
-                yield "a pipeline: its ranks hold stages of one model"
-        elif differs and any(record.facts.communicates and not record.facts.trainer for record in self.records) and any(
-                alike.differences([record.steps[0] for record in self.records], facts.experts)):
-            yield ("ranks communicate within the forward and have different weights: they may hold parts of one model")
-        if any((step.optimizer, {*step.parameters}) != (first.optimizer, {*first.parameters}) for step in self.steps):
-            yield "the ranks update different parameters"
+def obstacles(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None, parted: bool
+              ) -> Iterator[str]:
+    """Why gradients are not judged: reasons of a step first, then those of the script."""
+    first, facts = steps[0], records[0].facts
+    yield from (why for step in steps for why in step.reasons)
+    yield from (why for record in records for why in record.facts.obstacles)
+    if any("messages" in record.facts.communicates for record in records):
+        if previous is not None:  # schedules run a stage once more to learn its shapes
+            alike.passes(book, steps)
+        if not parted:
+            yield "a pipeline: its ranks hold stages of one model"
+    elif any(record.facts.communicates and not record.facts.trainer for record in records) and all(
+            any(alike.differences(row, facts.experts)) for row in (steps, [record.steps[0] for record in records])):
+        yield "ranks communicate within the forward and have different weights: they may hold parts of one model"
+    if any((step.optimizer, {*step.parameters}) != (first.optimizer, {*first.parameters}) for step in steps):
+        yield "the ranks update different parameters"
 
-    def gradients(self) -> None:
-        facts = self.records[0].facts
-        names = [name for name in self.steps[0].parameters if name not in facts.experts and any(
-            name in step.terms or name in step.gradients for step in self.steps)]
-        if facts.experts:
-            self.book.judge("gradient", NOT_JUDGED, f"{facts.experts[0]} differs between ranks by intent: an "
-                            "expert, or left out of the reduction")
-        terms = [term for step in self.steps for of_name in step.terms.values() for term in of_name]
-        micro = len({term.backward for term in terms}), len({term.backward for term in terms if not term.cleared})
-        answers_of = {name: answers(name, self.records, self.steps, self.previous, *micro) for name in names}
-        infinite = {name: at for name in names if (at := answers_of[name][0].infinite())}
-        if infinite:
-            name, (rank, where) = next(iter(infinite.items()))
-            self.book.judge("gradient", NOT_JUDGED, f"the gradient of {name} is NaN or infinite in step "
-                            f"{self.steps[0].number} on rank {self.records[rank].facts.rank}, {where}")
-        judged = [answers_of[name] for name in names if name not in infinite]
-        if not judged:
-            return
-        tried = [tested(alternatives, divided=False) for alternatives in judged]
-        if any(view for _, view in tried):
-            divided = [tested(alternatives, divided=True) for alternatives in judged]
-            tried = tried if any(view for _, view in divided) else divided
-        if any(answer.divided and view is None and micro[0] > 1 and abs(self.steps[0].share * micro[0] - 1) < 1e-6
-               for answer, view in tried):
-            self.book.find(self.steps[0], "divided twice", f"losses are divided by the {micro[0]} micro-batches, and "
-                           "gradients once more", names[0], proved=False)
-        wrong = [(answer, view) for answer, view in tried if view is not None]
-        lacking = any(answer.lacks_cleared for answer, view in tried if view is None)
-        self.book.lost.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], next(
-            filter(None, map(lost, self.steps)), None) if lacking else None))
-        if self.verdict(wrong, judged):
-            self.book.micro_batches += max(micro[0], 1)
-            self.book.parameters |= {alternatives[0].name: True for alternatives in judged}
-        clipping(self.book, self.records, self.steps)
 
-    def verdict(self, wrong: list[tuple[Answer, View]], judged: list[list[Answer]]) -> bool:
-        """Say what these gradients are; whether that was possible."""
-        facts, count = self.records[0].facts, len(judged)
-        mean = (f"{facts.trainer or 'no trainer'}: the mean over {plural(len(self.records), 'rank')} and their "
-                "micro-batches")
-        if not wrong:
-            self.book.judge("gradient", WITHIN, f"{mean}, by the bound γ Σ|g|")
-            return True
-        answer, view = wrong[0]
-        cause, text, evidence = cause_of(answer, view, [
-            other for alternatives in judged for other in alternatives
-            if other.name == answer.name and other is not answer])
-        if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
-            cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
-        if not cause:
-            factors = [each.factors() for each, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
-            least, most = max(low for low, _ in factors), min(high for _, high in factors)
-            scaled = least <= most or (all(low <= high for low, high in factors)
-                                       and all(where.mask.sum() > 1 for _, where in wrong))
-            self.book.judge("gradient", *((WITHIN, f"{mean}, multiplied by the script ({answer.name} by "
-                                           f"{answer.ratio(view):.4g})") if scaled else (NOT_JUDGED, text)))
-            self.book.scaled.setdefault((facts.rank, self.steps[0].optimizer), []).append((self.steps[0], least, most))
-            return scaled
-        others = f"; {len(wrong)} of {count} parameters are concerned" if len(wrong) > 1 else ""
-        step = self.steps[view.rank]
-        self.book.find(step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
-                       int(answer.differing(view).sum()), step.terms[answer.name][-1].line
-                       if answer.name in step.terms else "", **evidence)
+def gradients(book: Book, records: list[Record], steps: list[Step], previous: list[Step] | None) -> None:
+    """Judge the gradients of one update, and its clipping."""
+    facts = records[0].facts
+    names = [name for name in steps[0].parameters if name not in facts.experts and any(
+        name in step.terms or name in step.gradients for step in steps)]
+    if facts.experts:
+        book.judge("gradient", NOT_JUDGED, f"{facts.experts[0]} differs between ranks by intent: an "
+                   "expert, or left out of the reduction")
+    terms = [term for step in steps for of_name in step.terms.values() for term in of_name]
+    micro = len({term.backward for term in terms}), len({term.backward for term in terms if not term.cleared})
+    answers_of = {name: answers(name, records, steps, previous, *micro) for name in names}
+    infinite = {name: at for name in names if (at := answers_of[name][0].infinite())}
+    if infinite:
+        name, (rank, where) = next(iter(infinite.items()))
+        book.judge("gradient", NOT_JUDGED, f"the gradient of {name} is NaN or infinite in step "
+                   f"{steps[0].number} on rank {records[rank].facts.rank}, {where}")
+    judged = [answers_of[name] for name in names if name not in infinite]
+    if not judged:
+        return
+    tried = [tested(alternatives, divided=False) for alternatives in judged]
+    if any(view for _, view in tried):
+        divided = [tested(alternatives, divided=True) for alternatives in judged]
+        tried = tried if any(view for _, view in divided) else divided
+    if any(answer.divided and view is None and micro[0] > 1 and abs(steps[0].share * micro[0] - 1) < 1e-6
+           for answer, view in tried):
+        book.find(steps[0], "divided twice", f"losses are divided by the {micro[0]} micro-batches, and "
+                  "gradients once more", names[0], proved=False)
+    wrong = [(answer, view) for answer, view in tried if view is not None]
+    lacking = any(answer.lacks_cleared for answer, view in tried if view is None)
+    book.lost.setdefault((facts.rank, steps[0].optimizer), []).append((steps[0], next(
+        filter(None, map(lost, steps)), None) if lacking else None))
+    if verdict(book, records, steps, wrong, judged):
+        book.micro_batches += max(micro[0], 1)
+        book.parameters |= {alternatives[0].name: True for alternatives in judged}
+    clipping(book, records, steps)
+
+
+def verdict(book: Book, records: list[Record], steps: list[Step], wrong: list[tuple[Answer, View]],
+            judged: list[list[Answer]]) -> bool:
+    """Say what these gradients are; whether that was possible."""
+    facts, count = records[0].facts, len(judged)
+    mean = f"{facts.trainer or 'no trainer'}: the mean over {plural(len(records), 'rank')} and their micro-batches"
+    if not wrong:
+        book.judge("gradient", WITHIN, f"{mean}, by the bound γ Σ|g|")
         return True
+    answer, view = wrong[0]
+    named = [other for alternatives in judged for other in alternatives if other.name == answer.name]
+    cause, text, evidence = cause_of(answer, view, [other for other in named if other is not answer])
+    if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
+        cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
+    if not cause:
+        factors = [each.factors() for each, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
+        least, most = max(low for low, _ in factors), min(high for _, high in factors)
+        scaled = least <= most or (all(low <= high for low, high in factors)
+                                   and all(where.mask.sum() > 1 for _, where in wrong))
+        book.judge("gradient", *((WITHIN, f"{mean}, multiplied by the script ({answer.name} by "
+                                  f"{answer.ratio(view):.4g})") if scaled else (NOT_JUDGED, text)))
+        book.scaled.setdefault((facts.rank, steps[0].optimizer), []).append((steps[0], least, most))
+        return scaled
+    others = f"; {len(wrong)} of {count} parameters are concerned" if len(wrong) > 1 else ""
+    step = steps[view.rank]
+    book.find(step, cause, f"the gradient of {answer.name}: {text}{others}", answer.name,
+              int(answer.differing(view).sum()), step.terms[answer.name][-1].line
+              if answer.name in step.terms else "", **evidence)
+    return True
 
 
 def tested(alternatives: list[Answer], divided: bool) -> tuple[Answer, View | None]:

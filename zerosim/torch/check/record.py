@@ -1,30 +1,27 @@
 """What a check knows of a rank: plain data, written by the observer and read by the judge. PyTorch is not needed.
 
-A rank's file is a sequence of frames, each behind its length and checksums, and grows by one frame at every observed
+A rank's file is a sequence of frames, each behind its length and checksum, and grows by one frame at every observed
 update. Whatever ends the rank, the frames before are whole. Nothing in a file is executed when it is read.
 """
 
 import os
+import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
+from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError
-
-if TYPE_CHECKING:
-    Array = np.ndarray[Any, Any]
-else:
-    Array = np.ndarray  # as msgspec reads it
 
 Key = tuple[tuple[int, int], ...]
 """The place of a rank's part in a tensor: from and to, along each axis."""
-MAGIC = b"zerosim.records/3\n"
+MAGIC = b"zerosim.records/4\n"
 KEPT = "a copy of "
 """Before the name of a sharded tensor that is in no module and that the script keeps."""
 LEAST, MOST, SHORTEST = 128, 4096, 512
@@ -130,36 +127,17 @@ class Epoch:
 
 @dataclass
 class Weights:
-    """The place of a rank's part of a parameter, the digest of its bits, and that in the dtype of the forward."""
+    """The place of a rank's part of a parameter, and the digest of its bits."""
 
     key: Key
     trains: bool
     narrow: bool = False
     """Whether its dtype has 16 bits: an update may then be lost in the rounding."""
     bits: int = 0
-    used: int = 0
     due: int = 0
     """Of a sample of its elements, those whose gradient was not 0 when the optimizer was called."""
     moved: int = 0
     """Those among them that the update has changed."""
-
-
-@dataclass
-class Gathered:
-    """The digest of gathered weights as a forward has used them."""
-
-    line: str
-    bits: int = 0
-
-
-@dataclass
-class Activation:
-    """The output of a module in the first micro-batch of a step: its digest, and its gradient, if there was one."""
-
-    module: str
-    line: str
-    bits: int = 0
-    gradient: Sketched | None = None
 
 
 @dataclass
@@ -182,7 +160,7 @@ class Step:
     rank: int = 0
     line: str = ""
     skipped: bool = False
-    settings: list[dict[str, float | str]] = field(default_factory=list)
+    settings: list[dict[str, float]] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     terms: dict[str, list[Term]] = field(default_factory=dict)
     unclipped: dict[str, Sketched] = field(default_factory=dict)
@@ -193,7 +171,6 @@ class Step:
     weights: dict[str, Weights] = field(default_factory=dict)
     others: dict[str, Weights] = field(default_factory=dict)
     """Weights that no optimizer has, such as a copy that averages: in steps 1, 2, 4, 8, …"""
-    gathered: dict[str, Gathered] = field(default_factory=dict)
     parameters: list[str] = field(default_factory=list)
     """The parameters of the optimizer."""
     orphans: list[str] = field(default_factory=list)
@@ -206,7 +183,6 @@ class Step:
     """The parameters with optimizer state after the update."""
     schedules: int = 0
     """How often one scheduler of the learning rate has stepped since the last update."""
-    activations: list[Activation] = field(default_factory=list)
     passes: tuple[int, int] = (0, 0)
     """Forward passes of the models that were called, and how many of them had a backward."""
     scale: float = 1.0
@@ -294,12 +270,10 @@ class Facts:
     """The unit roundoff and the smallest number of the dtype in which a trainer reduces."""
     divisor: float = 0.0
     """FSDP2's divide factor, if the script has set one."""
-    wrapped_again: bool = False
-    """Whether a trainer has wrapped a model after the first update, which may copy a rank's weights to the others."""
     own_hook: bool = False
     """Whether DDP reduces by a hook of the script."""
     wrapped: dict[str, int] = field(default_factory=dict)
-    """For each sharded parameter its digest before it was sharded, if the shard was kept until training."""
+    """For each sharded parameter its digest before it was sharded; 0 if the shard was not kept until training."""
     wrapping_line: str = ""
     buffers: dict[str, int] = field(default_factory=dict)
     communicates: list[str] = field(default_factory=list)
@@ -346,9 +320,8 @@ class RecordError(UsageError):
 
 
 def head(packed: bytes) -> bytes:
-    """The 16 bytes before a frame: its length, the checksum of that, and the checksum of the frame."""
-    length = len(packed).to_bytes(8, "little")
-    return length + b"".join(zlib.crc32(part).to_bytes(4, "little") for part in (length, packed))
+    """The 16 bytes before a frame: its length and its checksum."""
+    return struct.pack("<QQ", len(packed), zlib.crc32(packed))
 
 
 def write(frame: Frame, file: BinaryIO) -> None:
@@ -370,18 +343,17 @@ def read(file: Path) -> Record:
     decoder = msgspec.msgpack.Decoder(Frame, dec_hook=lambda _, packed: np.frombuffer(packed, "<f8"))
     at, frames = len(MAGIC), list[Frame]()
     while at + 16 <= len(content):
-        length, start = content[at : at + 8], at + 16
-        packed = content[start : start + int.from_bytes(length, "little")]
-        whole = zlib.crc32(length) == int.from_bytes(content[at + 8 : at + 12], "little")
-        if whole and start + int.from_bytes(length, "little") > len(content):
+        start, (length, checksum) = at + 16, struct.unpack_from("<QQ", content, at)
+        packed = content[start : start + length]
+        if len(packed) < length:
             break
-        if not whole or head(packed) != content[at:start]:
-            raise RecordError(f"{file}: frame {len(frames) + 1} is damaged (another checksum); check the run again")
         try:
+            if zlib.crc32(packed) != checksum:
+                raise ValueError("another checksum")
             frames.append(decoder.decode(packed))
         except (ValueError, msgspec.MsgspecError) as error:
             raise RecordError(f"{file}: frame {len(frames) + 1} is damaged: {error}; check the run again") from None
-        at = start + len(packed)
+        at = start + length
     if not frames:
         raise RecordError(f"{file} ends within its first frame; run the script again")
     return Record.of(frames)

@@ -1,32 +1,14 @@
 """Records a script while it trains: batches, each backward's gradients before any reduction, clipping, updates.
 
-Five observers share one window: forward, backward, clipping, update, wrapping. Nothing is computed again, nothing is
+Five observers are one window: of forward, backward, clipping, update, wrapping. Nothing is computed again, nothing is
 sent, and no rank waits for another: a rank only writes down what it sees. Sketches and digests stay on their device
 until an update is over, and are then copied at once. Nothing here keeps an optimizer, a model or its group alive.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from zerosim.torch.check.backward import Backwards
 from zerosim.torch.check.clipping import Clipping
 from zerosim.torch.check.forward import Forwards
 from zerosim.torch.check.updating import Updates
-from zerosim.torch.check.window import Window
-from zerosim.torch.check.wrapping import Wrapping
 
 
-class ScriptRecorder(Window):
+class ScriptRecorder(Forwards, Clipping, Updates):
     """The frames of this rank, given to `keep` one by one, while `listening`."""
-
-    @contextmanager
-    def listening(self) -> Iterator["ScriptRecorder"]:
-        """A context in which everything that trains is recorded."""
-        wrapping, backwards = Wrapping(self), Backwards(self)
-        Forwards(self), Clipping(self), Updates(self, backwards, wrapping)
-        try:
-            yield self
-        finally:
-            self.leaving.close()
-            backwards.leave()
-            self.forget()

@@ -30,7 +30,6 @@ within a bucket only. A whole tensor is then a matrix with a row for each bucket
 vector. Everything stays on the tensor's device; no function here waits for it.
 """
 
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
@@ -104,17 +103,6 @@ def digest(values: Any, shape: Any, key: Key) -> Any:
     for first, block in blocks(values, shape, key, length):
         sums[first : first + len(block)] += (block.to(wide) * odd).sum(1)  # products wrap around, and are one to one
     return (sums * factors(len(sums), torch.int64, values.device)).sum()
-
-
-def checksum(values: Any) -> Any:
-    """An integer tensor that tells whether a tensor was written into: on a CPU the CRC-32 of its bytes.
-
-    >>> bool(checksum(torch.arange(6)) == checksum(torch.arange(6).flip(0)))
-    False
-    """
-    if values.device.type != "cpu":
-        return digest(values, values.shape, whole(values.shape))
-    return torch.tensor(zlib.crc32(values.detach().contiguous().view(-1).view(torch.uint8).numpy()))
 
 
 def blocks(values: Any, shape: Any, key: Key, length: int) -> Iterator[tuple[int, Any]]:

@@ -42,11 +42,6 @@ def local(tensor: Any) -> Any:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def version_of(tensor: Any) -> int:
-    """A number that changes with each change in place, of a distributed tensor or of its local part."""
-    return int(tensor._version + local(tensor)._version)
-
-
 def place_of(tensor: Any) -> Key:
     """The place of this rank's part of a tensor."""
     if not isinstance(tensor, DTensor):
@@ -69,11 +64,6 @@ def digest_of(values: Any, not_parts: bool = False) -> Any:
     return torch.where(varied, total, 0)
 
 
-def samples_in(values: Any) -> int:
-    """The length of the first tensor among nested ones; 0 if there is none."""
-    return next((len(leaf) for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.dim()), 0)
-
-
 def sample_of(tensor: Any) -> Any:
     """At most 8,192 elements of a tensor, at equal distances; none of one that is not in one piece."""
     values = local(tensor).detach()
@@ -86,6 +76,15 @@ def parameters_of(optimizer: Any) -> list[Any]:
     if isinstance(optimizer, nn.Module):
         return list(optimizer.parameters())
     return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
+
+
+def settings_of(group: dict[str, Any]) -> dict[str, float]:
+    """The settings of an optimizer's group that are numbers; of a pair such as betas there are two."""
+    named = {name + str(at) * (len(values) > 1): value for name, values in (
+        (name, value if isinstance(value, tuple | list) else [value]) for name, value in group.items()
+        if name != "params" and not name.startswith("initial")) for at, value in enumerate(values)}
+    return {name: float(value) for name, value in named.items() if not isinstance(value, bool) and (
+        isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.is_cpu and value.numel() == 1))}
 
 
 def clipped_parameters(args: Any, kwargs: Any) -> list[Any]:

@@ -11,12 +11,12 @@ observation, in one line, and never the training.
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from inspect import getattr_static
 from types import GeneratorType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,12 +29,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from zerosim.core.errors import UsageError
 from zerosim.torch.check.names import Names
-from zerosim.torch.check.record import Activation, Batch, Facts, Frame, Gathered, Remark, Sketched, Step, Term
-from zerosim.torch.check.sketch import checksum, sketch
+from zerosim.torch.check.record import Batch, Facts, Frame, Remark, Sketched, Step, Term
+from zerosim.torch.check.sketch import digest, sketch, whole
 from zerosim.torch.check.tensors import local, parameters_of
-
-RAISED = object()
-"""Instead of the output of a module that has raised, as a checkpoint's early stop of its second forward does."""
 
 
 @dataclass
@@ -51,7 +48,7 @@ class Seen:
 class Window:
     """What all observers share; frames are given to `keep` one by one. Steps from `first` to `last` are observed.
 
-    It watches until `leaving` is closed.
+    It watches until `leaving` is closed; `observe` says what.
     """
 
     def __init__(self, keep: Callable[[Frame], None], first: int = 1, last: int | None = None) -> None:
@@ -65,7 +62,7 @@ class Window:
         """The present step of each optimizer, as far as it is known before the update."""
         self.terms: dict[str, list[Seen]] = {}
         self.gradients: dict[int, tuple[weakref.ref[Any], Any]] = {}
-        """The checksum of each gradient that the last backward, or clipping, has left."""
+        """The digest of each gradient that the last backward, or clipping, has left."""
         self.backwards = self.within = self.clipping = self.wrapping = self.asleep = self.depth = 0
         self.version = 0
         """A number that changes with the optimized weights, as far as their version counters tell."""
@@ -80,18 +77,17 @@ class Window:
         """The calls of collectives, whoever has made them."""
         self.half = False
         """Whether a model has returned 16 bits of IEEE: a loss is then multiplied against underflow."""
-        self.engine_seen: Callable[[Any], None] = lambda engine: None
-        """What to do with the class of DeepSpeed's engine."""
         self.begin()
+
+    def observe(self) -> None:
+        """Watch."""
 
     def begin(self) -> None:
         """A new window begins."""
         self.batches: list[Batch] = []
-        self.gathered: dict[str, tuple[Gathered, Any]] = {}
-        self.activations: list[Activation] = []
+        self.forwards, self.returned = 0, set[int]()
         self.reasons: list[str] = []
         self.remarks: list[Remark] = []
-        self.forwards, self.returned = 0, set[int]()
 
     def forget(self) -> None:
         """Let go of every tensor."""
@@ -119,6 +115,16 @@ class Window:
         """Write a frame, with what is known of the rank by now."""
         self.identify()
         self.keep(Frame(self.facts, step, **more))
+
+    @contextmanager
+    def listening(self) -> Iterator[Self]:
+        """A context in which everything that trains is recorded."""
+        self.observe()
+        try:
+            yield self
+        finally:
+            self.leaving.close()
+            self.forget()
 
     # -- functions that are watched, and numbers on devices
 
@@ -148,10 +154,10 @@ class Window:
         return lambda *given, **named: self.safely(method, *given, *named.values())
 
     def watch(self, owner: Any, name: str, before: Callable[..., Any] | None = None,
-              after: Callable[..., object] | None = None, listed: bool = False) -> None:
+              after: Callable[..., object] | None = None, during: str = "") -> None:
         """Call `before(args, kwargs)` and `after(what before has returned, args, kwargs, result)` around `owner.name`.
 
-        `listed` says that its first argument may be a generator, which only one can read: it becomes a list.
+        `during` is the counter of calls that are under way between the two.
         """
         if not hasattr(owner, name):
             return
@@ -161,16 +167,20 @@ class Window:
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
-            if listed and args and isinstance(args[0], GeneratorType):
+            if during == "clipping" and args and isinstance(args[0], GeneratorType):  # only one can read it
                 args = ([*args[0]], *args[1:])
-            elif listed and isinstance(kwargs.get("parameters"), GeneratorType):
+            elif during == "clipping" and isinstance(kwargs.get("parameters"), GeneratorType):
                 kwargs["parameters"] = [*kwargs["parameters"]]
             seen = self.safely(before, args, kwargs) if before else None
             result = None
+            if during:
+                vars(self)[during] += 1
             try:
                 result = original(*args, **kwargs)
                 return result
             finally:
+                if during:
+                    vars(self)[during] -= 1
                 if after:
                     self.safely(after, seen, args, kwargs, result)
 
@@ -182,26 +192,22 @@ class Window:
         self._later.append((tensor, keep))
 
     def number(self, tensor: Any, target: dict[str, Any], name: str) -> None:
-        """Give `target` the number of this tensor under a name, once it is copied."""
-        kind = int if tensor.dtype is torch.int64 else float
-        self.later(tensor, lambda values: target.update({name: kind(values.reshape(-1)[0])}))
+        """Give `target` the number of this tensor under a name, once it is copied; what is True stays so."""
+        def keep(values: Any) -> None:
+            value, = values.reshape(-1)[:1].tolist()
+            target[name] = bool(value or target[name]) if tensor.dtype is torch.bool else value
 
-    def flag(self, tensor: Any, target: Any, name: str) -> None:
-        """Set an attribute of `target` to True if this tensor is, once it is copied."""
-        self.later(tensor, lambda values: setattr(target, name, getattr(target, name) or bool(values.reshape(-1)[0])))
+        self.later(tensor, keep)
 
     def copy(self) -> None:
-        """Copy all numbers, with one copy from each device."""
+        """Copy all numbers, with one copy of each dtype from each device."""
         waiting, self._later = self._later, []
-        for device in dict.fromkeys(tensor.device for tensor, _ in waiting):
-            group = [(tensor, keep) for tensor, keep in waiting if tensor.device == device]
-            words = [tensor if tensor.dtype is torch.int64 else tensor.double().view(torch.int64)
-                     for tensor, _ in group]
-            numbers: Any = torch.cat([word.reshape(-1) for word in words]).cpu().numpy()
-            ends = np.cumsum([word.numel() for word in words])
+        for kind in dict.fromkeys((tensor.device, tensor.dtype) for tensor, _ in waiting):
+            group = [(tensor, keep) for tensor, keep in waiting if (tensor.device, tensor.dtype) == kind]
+            numbers: Any = torch.cat([tensor.reshape(-1) for tensor, _ in group]).cpu().numpy()
+            ends = np.cumsum([tensor.numel() for tensor, _ in group])
             for (tensor, keep), values in zip(group, np.split(numbers, ends[:-1]), strict=True):
-                kept = values if tensor.dtype is torch.int64 else values.view(np.float64)
-                keep(kept.reshape(tuple(tensor.shape)))
+                keep(values.reshape(tuple(tensor.shape)))
 
     # -- what every observer of a training watches
 
@@ -223,42 +229,45 @@ class Window:
             self.depth += 1
             self.safely(self.entered, module, torch.is_grad_enabled())
 
-    def after_forward(self, module: Any, args: Any, kwargs: Any, output: Any = RAISED) -> None:
-        """After an exception PyTorch calls this without `kwargs`."""
+    def after_forward(self, module: Any, args: Any, *kwargs_and_output: Any) -> None:
+        """After an exception, such as a checkpoint's early stop of its second forward, PyTorch gives no `kwargs`."""
         if not torch.compiler.is_compiling() and not self.asleep and self.depth:
             self.depth -= 1
-            if output is not RAISED:
-                self.safely(self.left, module, args, kwargs, output, torch.is_grad_enabled())
+            if len(kwargs_and_output) == 2:
+                self.safely(self.left, module, args, *kwargs_and_output, torch.is_grad_enabled())
 
     def watch_clipping(self, before: Callable[..., Any], after: Callable[..., None]) -> None:
         """Call `before(name, args, kwargs)` and `after` around each function of PyTorch that clips; FSDP1's is None."""
-        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(before, None), after)
+        self.watch(fsdp.FullyShardedDataParallel, "clip_grad_norm_", partial(before, None), after, "clipping")
         for owner in (nn.utils, nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
-                self.watch(owner, name, partial(before, name), after, listed=True)
+                self.watch(owner, name, partial(before, name), after, "clipping")
 
-    def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
-        """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update."""
-        for handle in (register_optimizer_step_pre_hook(before),
-                       register_optimizer_step_post_hook(self.safe(after))):
+    def watch_updates(self, before: Callable[..., Any], after: Callable[..., Any], *of_engine: Callable[..., Any]
+                      ) -> None:
+        """Call `before(optimizer, args, kwargs)`, which may replace these, and `after` around each update.
+
+        The two functions `of_engine` are called around those of DeepSpeed's engine: optimizers within are not followed.
+        """
+        self.of_engine = of_engine
+        for handle in (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(self.safe(after))):
             self.leaving.callback(handle.remove)
 
-    def watch_engine(self, engine: Any, before: Callable[[Any], Any], after: Callable[[Any], Any]) -> None:
-        """Call both around each update by DeepSpeed's engine, a class; the optimizers within it are not followed."""
+    def know(self, root: Any, prefix: str = "") -> list[Any]:
+        """Name the modules of a model that is called, after a prefix; the modules that are new."""
+        before, after = self.of_engine
+
         def before_step(args: Any, kwargs: Any) -> bool:
-            boundary = bool(args[0].is_gradient_accumulation_boundary())
-            if boundary:
+            if boundary := bool(args[0].is_gradient_accumulation_boundary()):
                 before(args[0])
-            self.asleep += 1
             return boundary
 
-        def after_step(boundary: bool, args: Any, kwargs: Any, result: Any) -> None:
-            self.asleep -= 1
-            if boundary:
-                after(args[0])
-
-        if not hasattr(engine.step, "__wrapped__"):
-            self.watch(engine, "step", before_step, after_step)
+        new = self.names.know(root, prefix)
+        for engine in {type(module) for module in new if type(module).__name__ == "DeepSpeedEngine"}:
+            self.facts.trainer, self.facts.group = "DeepSpeed", list(range(dist.get_world_size()))
+            if not hasattr(engine.step, "__wrapped__"):
+                self.watch(engine, "step", before_step, lambda due, args, *_: due and after(args[0]), "asleep")
+        return new
 
     # -- optimizers
 
@@ -281,13 +290,6 @@ class Window:
         """The parameters of all optimizers, each once."""
         return list({id(parameter): parameter for _, parameters in self.known() for parameter in parameters}.values())
 
-    def finish(self, optimizer: Any) -> None:
-        """The update of an optimizer is over."""
-        number = self.step_of(optimizer).optimizer
-        self.facts.updates[number] = self.facts.updates.get(number, 0) + 1
-        self.open.pop(number, None)
-        self.reduced = None
-
     # -- gradients
 
     def sketched(self, values: Any, shape: Any, key: Any, of: Any) -> Sketched:
@@ -306,7 +308,7 @@ class Window:
                 for name, piece, shape, key in self.names.pieces(parameter, gradient)}
 
     def note_gradients(self, parameters: Any) -> None:
-        """Keep checksums of gradients as they are now: version counters do not see a write through `.data`."""
+        """Keep digests of gradients as they are now: version counters do not see a write through `.data`."""
         if self.facts.trainer != "DeepSpeed":
             self.gradients |= {id(parameter): (weakref.ref(parameter), bits_of(parameter.grad))
                                for parameter in parameters}
@@ -321,9 +323,10 @@ class Window:
             else:
                 differing.append(then != now)
         if differing:
-            self.flag(torch.stack(differing).any(), step, "touched")
+            self.number(torch.stack(differing).any(), vars(step), "touched")
 
 
 def bits_of(gradient: Any) -> Any:
-    """The checksum of a gradient on this rank; None without one."""
-    return None if gradient is None or gradient.layout is not torch.strided else checksum(local(gradient))
+    """The digest of a gradient on this rank; None without one."""
+    dense = gradient is not None and gradient.layout is torch.strided
+    return digest(local(gradient), local(gradient).shape, whole(local(gradient).shape)) if dense else None

@@ -18,54 +18,49 @@ from zerosim.torch.check.tensors import digest_of, script_line
 from zerosim.torch.check.window import Window
 
 
-class Wrapping:
+class Wrapping(Window):
     """DDP, FSDP, tensor parallelism, Join and communication hooks."""
 
-    def __init__(self, window: Window) -> None:
-        self.window = window
+    def observe(self) -> None:
+        super().observe()
         self.wrapped: list[tuple[Any, list[tuple[Any, str, Any]], list[Any]]] = []
         """Sharded modules until the first update, with digests of their parameters before and after it."""
-
         self.tied: list[tuple[weakref.ref[Any], weakref.ref[Any], str, str]] = []
         """Two modules that share a parameter, and its name in each."""
 
-        facts = window.facts
+        facts = self.facts
         for owner in (dist, dist.distributed_c10d):
-            window.watch(owner, "init_process_group", None, lambda *_: window.identify())
-        window.watch(Join, "__enter__", lambda *_: window.obstacle(
-            "a Join lets the ranks have unequal numbers of steps"))
-        window.watch(fsdp.FSDPModule, "set_gradient_divide_factor", lambda args, _: setattr(
+            self.watch(owner, "init_process_group", None, lambda *_: self.identify())
+        self.watch(Join, "__enter__", lambda *_: self.obstacle("a Join lets the ranks have unequal numbers of steps"))
+        self.watch(fsdp.FSDPModule, "set_gradient_divide_factor", lambda args, _: setattr(
             facts, "divisor", float(args[1])))
-        window.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
+        self.watch(nn.parallel.DistributedDataParallel, "register_comm_hook", self.hook)
         for owner in (nn.parallel.DistributedDataParallel, fsdp.FullyShardedDataParallel):
-            window.watch(owner, "__init__", partial(self.before, 1), self.after)
+            self.watch(owner, "__init__", partial(self.before_wrapping, 1), self.after_wrapping, "wrapping")
         for owner in (fsdp, dist.fsdp._fully_shard):
-            window.watch(owner, "fully_shard", partial(self.before, 0), self.after)
-        window.watch(nn.Module, "to_empty", lambda args, _: self.note_tied(args[:1]))
+            self.watch(owner, "fully_shard", partial(self.before_wrapping, 0), self.after_wrapping, "wrapping")
+        self.watch(nn.Module, "to_empty", lambda args, _: self.note_tied(args[:1]))
         for owner in (parallel, parallel.api):
-            window.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(facts, args, kwargs))
+            self.watch(owner, "parallelize_module", lambda args, kwargs: of_plan(facts, args, kwargs))
 
-    def before(self, position: int, args: Any, kwargs: Any) -> list[Any]:
+    def before_wrapping(self, position: int, args: Any, kwargs: Any) -> list[Any]:
         """A trainer wraps the module at this position of its arguments: note the weights before it shards them."""
         given = args[position] if len(args) > position else kwargs["module"]
         modules = given if isinstance(given, list) else [given]
-        self.window.wrapping += 1
         self.note_tied(modules)
-        before = [(owner, name, digest_of([parameter])) for module in (() if self.window.facts.updates else modules)
+        before = [(owner, name, digest_of([parameter])) for module in (() if self.facts.updates else modules)
                   for owner in module.modules() for name, parameter in owner._parameters.items()
                   if parameter is not None and not isinstance(parameter, DTensor) and not parameter.is_meta]
         return [modules, before, args[0] if position else None]
 
-    def after(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
-        window, facts = self.window, self.window.facts
-        window.wrapping -= 1
-        if window.wrapping or not seen:
+    def after_wrapping(self, seen: Any, args: Any, kwargs: Any, result: Any) -> None:
+        facts = self.facts
+        if self.wrapping or not seen:
             return
         modules, before, trainer = seen
         name, group, reduced, shards = of_wrapper(trainer, modules[0], kwargs)
         facts.trainer, facts.group, facts.wrapping_line = name, group, script_line()
-        facts.wrapped_again |= bool(facts.updates)
-        window.names.copied += [weakref.ref(module) for module in modules]
+        self.names.copied += [weakref.ref(module) for module in modules]
         if reduced is not None:
             about = torch.finfo(reduced)
             facts.reduced = max(facts.reduced, (about.eps / 2, about.tiny))
@@ -86,30 +81,26 @@ class Wrapping:
         for module, before, after in self.wrapped:
             now = [digest_of([parameter]) for parameter in module.parameters()]
             if len(now) == len(after) and before:
-                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all().long()
+                same = torch.stack([bits == kept for bits, kept in zip(now, after, strict=True)]).all()
                 for owner, name, value in before:
-                    if owner in self.window.names.paths:
-                        self.window.later(torch.stack([value, same]), partial(
-                            self.keep, plainly(f"{self.window.names.paths[owner]}.{name}").lstrip(".")))
+                    if owner in self.names.paths:
+                        path = plainly(f"{self.names.paths[owner]}.{name}").lstrip(".")
+                        self.number(torch.where(same, value, 0), self.facts.wrapped, path)
         self.wrapped = []
         for one, other, name, of_other in self.tied:
             first, last = (getattr(owner(), "_parameters", {}).get(key)
                            for owner, key in ((one, name), (other, of_other)))
             if first is not None and last is not None and first is not last:
-                known = self.window.names.of
-                self.window.remarks.append(Remark(
+                known = self.names.of
+                self.remarks.append(Remark(
                     "tied weights are apart", f"{known.get(first, name)} and {known.get(last, of_other)} were one "
                     "parameter, and are two: each gets a part of the gradient; tie them again after to_empty() and "
-                    "before the optimizer is made", self.window.facts.wrapping_line, known.get(first, name)))
+                    "before the optimizer is made", self.facts.wrapping_line, known.get(first, name)))
         self.tied = []
-
-    def keep(self, name: str, values: Any) -> None:
-        if values[1]:
-            self.window.facts.wrapped[name] = int(values[0])
 
     def hook(self, args: Any, kwargs: Any) -> None:
         """DDP reduces by a hook, which may narrow the dtype or lose something."""
-        facts, hook = self.window.facts, kwargs["hook"] if "hook" in kwargs else args[2]
+        facts, hook = self.facts, kwargs["hook"] if "hook" in kwargs else args[2]
         name = getattr(hook, "__name__", type(hook).__name__)
         narrow = {"fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}.get(name)
         if narrow is not None:
@@ -117,4 +108,4 @@ class Wrapping:
         elif not (getattr(hook, "__module__", None) or "").startswith("torch."):
             facts.own_hook = True
         elif name not in ("allreduce_hook", "noop_hook"):
-            self.window.obstacle(f"the communication hook {name} may be lossy, or reduce within a host only")
+            self.obstacle(f"the communication hook {name} may be lossy, or reduce within a host only")

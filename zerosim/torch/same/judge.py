@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zerosim.core.allocation import Array
 from zerosim.core.words import plural
 from zerosim.torch.check.book import NOT_JUDGED, CheckFinding
-from zerosim.torch.check.record import Array, Entry
-from zerosim.torch.same.wholes import OF_MODULES, Place, Run, distance, like, nearest, placed
+from zerosim.torch.check.record import Entry
+from zerosim.torch.same.wholes import AXES, OF_MODULES, Place, Run, distance, like, nearest, placed
 
 SAME = "the same within rounding"
 LEAST = 0.01
@@ -26,12 +27,11 @@ CANNOT = "cannot be compared"
 
 
 class Stage(NamedTuple):
-    """What the numbers of a kind are about, the cause of a finding in them, their name, and what comes before them."""
+    """What the numbers of a kind are about, the cause of a finding in them, and their name."""
 
     what: str
     cause: str
     words: str = ""
-    before: tuple[str, ...] = ()
 
 
 STAGES = {
@@ -40,9 +40,9 @@ STAGES = {
     "output": Stage("outputs", "another output", "forward"),
     "loss": Stage("loss", "another loss"),
     "output gradient": Stage("gradients of outputs", "another gradient of an output", "backward"),
-    "gradient": Stage("gradient", "another gradient", "the gradient", ("output", "loss", "output gradient")),
-    "clipped": Stage("clipping", "another clipping", "the clipped gradient", ("output", "loss", "gradient")),
-    "updated": Stage("update", "another update", "the updated weight", ("output", "loss", "gradient")),
+    "gradient": Stage("gradient", "another gradient", "the gradient"),
+    "clipped": Stage("clipping", "another clipping", "the clipped gradient"),
+    "updated": Stage("update", "another update", "the updated weight"),
 }
 OF_PARAMETERS = ("gradient", "clipped", "updated")
 
@@ -66,7 +66,7 @@ class Compared(NamedTuple):
 
 
 class Judge:
-    """The verdicts on `other`, beside `reference`; `again` is a record of it with moved weights."""
+    """The verdicts on `other`, by `reference`; `again` is a record of the reference with moved weights."""
 
     def __init__(self, reference: Run, other: Run, again: Run | None = None) -> None:
         self.reference, self.other, self.again = reference, other, again
@@ -110,6 +110,11 @@ class Judge:
         if self.again is None:
             return float(np.sqrt(self.roundoff)) * size, np.inf
         return MARGIN * max(most, self.roundoff * size), MARGIN * max(own, together, self.roundoff)
+
+    def far(self, kind: str, step: int, name: Any, due: Array, part: Array, own: Array) -> tuple[Array, float]:
+        """How far numbers are from this part of those that are `due`, in thresholds: each, and all together."""
+        limit, together = self.limits(kind, step, name, due)
+        return distance(own, part) / limit, along(part, own) / together
 
     def find(self, kind: str, step: int, difference: Difference, cause: str = "") -> None:
         ranks = difference.ranks
@@ -201,10 +206,11 @@ class Judge:
             if not scale:  # a loss that is a mean over fewer tokens has larger gradients
                 scale = float(own @ full / max(float(full @ full), 1e-300)) if kind == "output gradient" else 1.0
                 scale = scale or 1.0
-            (limit, together), far = self.limits(kind, step, key, values), distance(own / scale, full)
-            if (far <= limit).all() and along(full, own / scale) <= together:
-                self.worst[kind] = max(self.worst[kind], float(far.max()) / limit)
+            far, together = self.far(kind, step, key, values, full, own / scale)
+            if (error := max(float(far.max()), together)) <= 1:
+                self.worst[kind] = max(self.worst[kind], error)
                 continue
+            limit, _ = self.limits(kind, step, key, values)
             counts = {rank: int((nearest(values, tokens / scale)[1] > limit).sum())
                       for rank, tokens in parts[key].items()}
             off.setdefault(key[0], Difference(key[0], [rank for rank in counts if counts[rank]] or [*counts], (
@@ -233,36 +239,32 @@ class Judge:
             full = like(due, place.whole) if place is not None else None
             if place is None or full is None or len(place.of(full.rows, "rows")) != len(whole.rows):
                 continue
-            error, factor, ranks = 0.0, None, [*whole.ranks]
+            ranks = [*whole.ranks]
             self.others += [Difference(full.name, ranks, f"{key} is {value:g}, and {full.settings[key]:g} in the "
                                        "reference", None, whole.line) for key, value in sorted(whole.settings.items())
                             if abs(value - full.settings.get(key, value)) > 1e-6 * abs(value)]
-            for axis in ("rows", "columns") if len(full.columns) > 1 else ("rows",):
-                if place.cut and axis != place.axis:
-                    continue
-                own, of_full = getattr(whole, axis), getattr(full, axis)
-                values, (limit, together) = place.of(of_full, axis), self.limits(kind, step, full.name, of_full)
-                far, size = distance(own, values), float(values @ values)
-                gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
-                if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
-                    near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
-                    far = np.where(place.of(near, axis), far, 0)
-                most = float(far.max(initial=0)) / limit
-                if most > max(error, 1.0):
-                    factor = float(own @ values) / size if size else None
-                    if factor is not None and np.abs(own - factor * values).max() > limit * max(1, abs(factor)):
-                        factor = None
-                    ranks = sorted({rank for rank, rows, columns in whole.parts
-                                    if (far[rows if axis == "rows" else columns] > limit).any()})
-                error = max(error, most)
-                if kind != "updated" and axis == place.axis and error <= 1 and size:
-                    factor = float(own @ values) / size
-                    error = max(error, along(values, own) / together)
-            if error > 1:
-                compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
-            else:
+            axes = [axis for axis in AXES[: len(full.columns)] if not place.cut or axis == place.axis]
+            due_all, values, own = (np.concatenate(numbers) for numbers in zip(*(
+                (getattr(full, axis), place.of(getattr(full, axis), axis), getattr(whole, axis)) for axis in axes),
+                strict=True))
+            far, together = self.far(kind, step, full.name, due_all, values, own)
+            gradient = like(self.reference.named("gradient", step), full) if kind == "updated" else None
+            if gradient is not None and len(full.columns) == 1:  # the sign of a rounding may decide an update
+                near = np.abs(gradient.rows) > self.limits("gradient", step, full.name, gradient.rows)[0]
+                far = np.where(place.of(near, "rows"), far, 0)
+            error, size = max(float(far.max(initial=0)), together * (kind != "updated")), float(values @ values)
+            if error <= 1:
                 compared.equal.append(full.name)
                 self.worst[kind] = max(self.worst[kind], error)
+                continue
+            factor = float(own @ values) / size if size else None
+            if factor is not None and (self.far(kind, step, full.name, due_all, factor * values, own)[0]
+                                       > max(1, abs(factor))).any():
+                factor = None
+            of_axes = dict(zip(axes, np.split(far, [len(getattr(whole, axes[0]))]), strict=False))
+            ranks = sorted({rank for rank, at in whole.parts if all(
+                (far[at[axis]] > 1).any() for axis, far in of_axes.items() if (far > 1).any())})
+            compared.wrong.append(Difference(full.name, ranks, "", factor, whole.line))
         if kind == "gradient":
             there = {*compared.equal, *(one.name for one in compared.wrong)}
             holders = {rank for rank, _ in self.other.kinds.get((kind, step), [])}
@@ -296,10 +298,8 @@ class Judge:
             return
         outcome = {kind: self.modules(kind, step) for kind in OF_MODULES} | {
             kind: self.tensors(kind, step) for kind in OF_PARAMETERS}
-        if self.roundoff > 1e-12 and self.again is None:
-            outcome["updated"] = Compared(self.others, [])
-        elif self.roundoff > 1e-12 and not outcome["updated"].wrong:
-            outcome["updated"].wrong.extend(self.others)
+        if self.roundoff > 1e-12 and (self.again is None or not outcome["updated"].wrong):
+            outcome["updated"] = Compared(self.others, outcome["updated"].equal if self.again is not None else [])
         loss, due = self.other.loss(step), self.reference.loss(step)
         limit, _ = self.limits("loss", step, "", np.array([due]))
         factor = simple(loss / due if due else np.nan, limit / abs(due or 1))
@@ -399,9 +399,14 @@ class Judge:
             f"{STAGES[kind].words} of {first.name} is {times} ({many}: {', '.join(names[:4])}"
             f"{' …' if len(names) > 4 else ''})", first.text,
             f"the norm is {norms[0]}, and {norms[1]} in the reference" if len(norms) == 2 else
-            f"{' and '.join(STAGES[one].what for one in STAGES[kind].before if one not in self.unequal)} are equal"]))
+            f"{' and '.join(self.before(kind))} are equal"]))
         first.ranks = sorted({rank for one in wrong if one.name == first.name for rank in one.ranks})
         self.find(kind, step, first)
+
+    def before(self, kind: str) -> list[str]:
+        """What comes before numbers of this kind, and is equal."""
+        return [STAGES[one].what for one in [*STAGES][2 : [*STAGES].index(kind)]
+                if self.counts[one] and one not in self.unequal]
 
     def document(self, steps: int) -> dict[str, Any]:
         """The document `zerosim.check/3`."""

@@ -69,7 +69,7 @@ def compare(folders: list[str], file: str, strict: bool) -> int:
     if weights[-1] != weights[0]:
         raise UsageError(f"--same: {folders[2]} has other parameters than {folders[0]}; record the reference again")
     document = same(*([record.entries for record in run] for run in runs))
-    written = said(document, runs[1], Path(folders[1]), asked)
+    written = said(document, runs[1], asked)
     cannot = any(verdict["why"].startswith(CANNOT) for verdict in document["verdicts"])
     return (FOUND if document["findings"] else BROKEN if not written else UNSEEN if cannot else
             UNJUDGED if strict and unjudged(document) else 0)

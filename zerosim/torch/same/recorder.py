@@ -6,7 +6,6 @@ is computed again. Numbers stay on their device until an update, and are then co
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -24,7 +23,7 @@ from zerosim.torch.check.adapters import deepspeed_gradient
 from zerosim.torch.check.names import plainly
 from zerosim.torch.check.record import Entry, Frame
 from zerosim.torch.check.sketch import blocks, hashed, whole
-from zerosim.torch.check.tensors import clipped_parameters, local, parameters_of, script_line
+from zerosim.torch.check.tensors import clipped_parameters, local, parameters_of, script_line, settings_of
 from zerosim.torch.check.window import Window
 from zerosim.torch.same.starting import move
 from zerosim.torch.same.wholes import matrix
@@ -109,25 +108,15 @@ class LayoutRecorder(Window):
     def active(self) -> bool:
         return not self.asleep and (self.last is None or self.step <= self.last)
 
-    @contextmanager
-    def listening(self) -> Iterator["LayoutRecorder"]:
-        """A context in which everything that trains is recorded."""
+    def observe(self) -> None:
         self.leaving.callback(register_module_module_registration_hook(self.contain).remove)
-        self.watch(torch.autograd, "backward", self.before_backward, partial(self.count, "within", -1))
+        self.watch(torch.autograd, "backward", self.before_backward, None, "within")
         for name in ("_prepare_forward_infra", "_prepare_backward_infra"):  # a forward that only asks for shapes
-            self.watch(PipelineStage, name, partial(self.count, "asleep", 1), partial(self.count, "asleep", -1))
+            self.watch(PipelineStage, name, None, None, "asleep")
         self.watch_clipping(self.before_clipping, self.after_clipping)
-        self.watch_updates(self.safe(self.before_update), self.after_update)
+        self.watch_updates(self.safe(self.before_update), self.after_update, self.before_update, self.after_update)
         self.watch_modules(self.enter, self.leave)
-        try:
-            yield self
-        finally:
-            self.safely(self.flush)
-            self.leaving.close()
-            self.forget()
-
-    def count(self, name: str, change: int, *_: Any) -> None:
-        setattr(self, name, getattr(self, name) + change)
+        self.leaving.callback(self.safely, self.flush)
 
     def entry(self, kind: str, name: str, rows: Any = None, columns: Any = None, **about: Any) -> None:
         """Keep an entry of this step, with its numbers once they are copied."""
@@ -162,7 +151,7 @@ class LayoutRecorder(Window):
             root = module
             while above := [parent for known in self.parents.get(root, ()) if (parent := known()) is not None]:
                 root = above[-1]
-            self.know(root)
+            self.name(root)
             if self.facts.noise:
                 move(root, getattr(torch, self.facts.noise))
 
@@ -205,13 +194,11 @@ class LayoutRecorder(Window):
                 if rows is not None:
                     self.entry("input", key, rows, shape=(0 if whole else leaf.shape[-1],))
 
-    def know(self, root: Any) -> None:
+    def name(self, root: Any) -> None:
         """Name the modules and parameters of a model that is called; further models have a number before the names."""
         prefix = f"{self.roots}." if self.roots else ""
         self.roots += 1
-        for module in self.names.know(root, prefix):
-            if type(module).__name__ == "DeepSpeedEngine":
-                self.watch_engine(type(module), self.before_update, self.after_update)
+        self.know(root, prefix)
         for flat in self.names.flat.values():
             self.wholes |= {name: (shape, flat.ranks) for name, shape in flat.shapes.items()}
         for name, parameter in root.named_parameters(remove_duplicate=False):
@@ -239,7 +226,7 @@ class LayoutRecorder(Window):
     def note_all(self, kind: str, optimizer: Any, parameters: Any) -> None:
         """Note projections of the weights of parameters, or of gradients as an optimizer or what clips sees them."""
         groups, line = getattr(getattr(optimizer, "optimizer", optimizer), "param_groups", ()), script_line()
-        settings = {id(parameter): numbers for group in groups for numbers in [numbers_of(group)]
+        settings = {id(parameter): numbers for group in groups for numbers in [settings_of(group)]
                     for parameter in group["params"]}
         for parameter in parameters:
             values = parameter
@@ -279,28 +266,17 @@ class LayoutRecorder(Window):
         self.flush()
 
     def before_clipping(self, _: Any, args: Any, kwargs: Any) -> None:
-        self.clipping += 1
-        if self.active and self.clipping == 1:
+        if self.active and not self.clipping:
             self.note_all("gradient", None, clipped_parameters(args, kwargs))
 
     def after_clipping(self, _: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.clipping -= 1
         if self.active and not self.clipping:
             self.seen.add("clipping")
             if isinstance(result, torch.Tensor) and not isinstance(result, DTensor):
                 self.entry("norm", "", result.detach().double().reshape(1))
 
     def before_backward(self, args: Any, kwargs: Any) -> None:
-        self.within += 1
         roots = args[0] if args else kwargs["tensors"]
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if self.active and self.within == 1 and len(roots) == 1 and roots[0].numel() == 1:
+        if self.active and not self.within and len(roots) == 1 and roots[0].numel() == 1:
             self.entry("loss", "", local(roots[0]).detach().double().reshape(1))
-
-
-def numbers_of(group: dict[str, Any]) -> dict[str, float]:
-    """The settings of an optimizer's group that are numbers; of a pair such as betas there are two."""
-    return {name + str(at) * (len(values) > 1): float(value) for name, values in (
-        (name, value if isinstance(value, tuple | list) else [value]) for name, value in group.items()
-        if name != "params" and not name.startswith("initial"))
-        for at, value in enumerate(values) if isinstance(value, int | float) and not isinstance(value, bool)}

@@ -8,16 +8,17 @@ tensor, their contributions to its projections add up.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from zerosim.torch.check.record import Array, Entry
+from zerosim.core.allocation import Array
+from zerosim.torch.check.record import Entry
 
-OF_MODULES = ("output", "output gradient")
+OF_MODULES, AXES = ("output", "output gradient"), ("rows", "columns")
 COPIED = 1e-11
 """Projections of equal weights differ by less than this part of the largest number: they are added in other orders."""
 
@@ -32,32 +33,24 @@ def matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 @dataclass
-class Whole:
+class Whole(Entry):
     """A tensor as `ranks` hold it together, with its projections, and the rows and columns that each part has."""
 
-    name: str
-    aliases: list[str]
-    shape: tuple[int, ...]
-    ranks: tuple[int, ...]
-    rows: Array
-    columns: Array
-    parts: list[tuple[int, Any, Any]]
-    line: str
-    settings: dict[str, float]
+    ranks: tuple[int, ...] = ()
+    parts: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
     @classmethod
     def of(cls, parts: list[tuple[int, Entry]]) -> "Whole":
         """The sum of what these parts contribute."""
-        entry = parts[0][1]
-        rows, columns = (np.zeros(count) for count in matrix(entry.shape))
-        whole = cls(entry.name, entry.aliases, entry.shape, tuple(sorted(rank for rank, _ in parts)), rows, columns, [],
-                    entry.line, entry.settings)
+        rows, columns = (np.zeros(count) for count in matrix(parts[0][1].shape))
+        places = []
         for rank, part in parts:
             at = slice(part.first, part.first + len(part.rows))
             rows[at] += part.rows
             columns += part.columns
-            whole.parts.append((rank, at, part.columns != 0))
-        return whole
+            places.append((rank, {"rows": at, "columns": part.columns != 0}))
+        return cls(**vars(parts[0][1]) | {"rows": rows, "columns": columns, "parts": places,
+                                          "ranks": tuple(sorted(rank for rank, _ in parts))})
 
     @property
     def constant(self) -> bool:
@@ -188,21 +181,17 @@ def distance(a: Array, b: Array) -> Array:
 
 def indexed(full: list[Whole]) -> Callable[[Whole], list[Place]]:
     """A function that finds the places of a tensor: where its largest number is, by rows or columns, all must be."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    for number, whole in enumerate(full):
-        groups.setdefault(("rows", len(whole.columns)), []).append(number)
-        groups.setdefault(("columns", len(whole.rows)), []).append(number)
-    index: dict[tuple[str, int], tuple[Array, Array]] = {}
-    for (axis, length), numbers in groups.items():
-        parts = [getattr(full[number], axis) for number in numbers]
-        values, owners = np.concatenate(parts), np.repeat(numbers, [len(part) for part in parts])
+    index = dict[str, tuple[Array, Array]]()
+    for axis in AXES:
+        parts = [getattr(whole, axis) for whole in full]
+        values, owners = np.concatenate([np.zeros(0), *parts]), np.repeat(range(len(full)), [*map(len, parts)])
         sort = np.argsort(values, kind="stable")
-        index[axis, length] = values[sort], owners[sort]
+        index[axis] = values[sort], owners[sort]
 
     def places(part: Whole) -> list[Place]:
         numbers: set[int] = set()
-        for axis, own, length in (("rows", part.rows, len(part.columns)), ("columns", part.columns, len(part.rows))):
-            values, owners = index.get((axis, length), (np.zeros(0), np.zeros(0, int)))
+        for axis, (values, owners) in index.items():
+            own = getattr(part, axis)
             if len(own) and len(values):
                 largest, error = own[np.argmax(np.abs(own))], COPIED * max(-values[0], values[-1])
                 first, last = np.searchsorted(values, [largest - error, np.nextafter(largest + error, np.inf)])
@@ -214,7 +203,7 @@ def indexed(full: list[Whole]) -> Callable[[Whole], list[Place]]:
 
 def place_in(full: Whole, part: Whole) -> Place | None:
     """Where a tensor's content is in a tensor of the reference; None if it is not there."""
-    for axis, other in (("rows", "columns"), ("columns", "rows")):
+    for axis, other in zip(AXES, AXES[::-1], strict=True):
         whole, own = getattr(full, axis), getattr(part, axis)
         if len(getattr(full, other)) != len(getattr(part, other)) or len(own) > len(whole):
             continue
@@ -225,21 +214,21 @@ def place_in(full: Whole, part: Whole) -> Place | None:
         at, far = nearest(whole[sort], own)
         if (far <= tolerance).all():
             twice = bool((np.diff(whole[sort]) <= tolerance).any())
-            return Place(full, axis, following(whole, own, sort[at], tolerance) if twice else sort[at])
+            return Place(full, axis, consecutive(whole, own, sort[at], tolerance) if twice else sort[at])
     return None
 
 
-def following(whole: Array, own: Array, at: Array, tolerance: float) -> Array:
+def consecutive(whole: Array, own: Array, at: Array, tolerance: float) -> Array:
     """Positions with the same numbers where these follow each other as often as possible: some numbers come twice.
 
-    >>> following(np.array([1.0, 2.0, 3.0, 1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]), np.array([0, 1, 5]), 0.0)
+    >>> consecutive(np.array([1.0, 2.0, 3.0, 1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.0]), np.array([0, 1, 5]), 0.0)
     array([3, 4, 5])
     """
     for numbers, way in ((range(1, len(at)), 1), (range(len(at) - 2, -1, -1), -1)):
         for number in numbers:
-            beside = at[number - way] + way
-            if 0 <= beside < len(whole) and abs(whole[beside] - own[number]) <= tolerance:
-                at[number] = beside
+            following = at[number - way] + way
+            if 0 <= following < len(whole) and abs(whole[following] - own[number]) <= tolerance:
+                at[number] = following
     return at
 
 
@@ -248,18 +237,18 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
 
     Content decides. Tensors with the same content are told apart by their first gradient, and then by name. Constants,
     such as the weights of norms, are found by name, after the modules that contain them are known; where they are cut,
-    they are cut like the weight beside them.
+    they are cut like the weight of the same module.
     """
     full = reference.wholes("weight", 1)
     named = {name: whole for whole in full for name in (whole.name, *whole.aliases)}
     find, lost, constants = indexed(full), list[Whole](), list[Whole]()
     places: dict[tuple[int, str], Place] = {}
-    beside: dict[tuple[int, str], list[Place]] = {}
+    siblings = dict[tuple[int, str], list[Place]]()
 
     def put(whole: Whole, place: Place) -> None:
         for rank in whole.ranks:
             places[rank, whole.name] = place
-            beside.setdefault((rank, whole.name.rpartition(".")[0]), []).append(place)
+            siblings.setdefault((rank, whole.name.rpartition(".")[0]), []).append(place)
             if not whole.name.startswith("?"):
                 other.vote(rank, whole.name, whole.name if named.get(whole.name) is place.whole else place.whole.name)
 
@@ -267,14 +256,14 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
         if whole.constant:
             constants.append(whole)
             continue
-        known = sorted(find(whole), key=lambda place: not {place.whole.name, *place.whole.aliases} & {
-            whole.name, *whole.aliases})
-        if not known:
-            lost.append(whole)
-            continue
         gradient = like(other.named("gradient", 1), whole)
-        put(whole, known[0] if len(known) == 1 or gradient is None else min(
-            known, key=lambda place: far_from(like(reference.named("gradient", 1), place.whole), gradient, place)))
+        place = min(find(whole), default=None, key=lambda place: (
+            0.0 if gradient is None else far_from(like(reference.named("gradient", 1), place.whole), gradient, place),
+            {place.whole.name, *place.whole.aliases}.isdisjoint({whole.name, *whole.aliases})))
+        if place is None:
+            lost.append(whole)
+        else:
+            put(whole, place)
     for whole in constants:
         own = whole.ranks[0]
         candidate = next((named[name] for name in (other.there(own, whole.name), whole.name) if name in named), None)
@@ -283,7 +272,7 @@ def placed(reference: Run, other: Run) -> tuple[dict[tuple[int, str], Place], li
         elif len(whole.rows) == len(candidate.rows):
             put(whole, Place(candidate))
         else:
-            cuts = [place.at for place in beside.get((own, whole.name.rpartition(".")[0]), []) if place.axis == "rows"
+            cuts = [place.at for place in siblings.get((own, whole.name.rpartition(".")[0]), []) if place.axis == "rows"
                     and place.cut and place.at is not None and len(place.at) == len(whole.rows)]
             put(whole, Place(candidate, "rows", cuts[0])) if cuts else None
     return places, lost
