@@ -119,9 +119,10 @@ def test_a_ratio_is_taken_within_its_round():
 @pytest.mark.mpi
 def test_the_command_measures_on_real_processes(tmp_path):
     out = tmp_path / "out.json"
-    small = ("import sys; from zerosim.commands.benches.steps import WORKLOADS, Workload; "
+    small = ("import sys; from zerosim.commands.benches.steps import WORKLOADS, workload; "
              "from zerosim.commands.cli import main; from zerosim.scenario import ModelKeys; "
-             f"WORKLOADS.update(transformer={TRANSFORMER!r}); sys.exit(main())")
+             "keys = ModelKeys(kind='transformer', layers=1, width=4, heads=2, sequence=5); "
+             "WORKLOADS['transformer'] = workload(keys, 'text', 4); sys.exit(main())")
     done = mpirun(2, ["-c", small, "bench", "step", "--model", "transformer", "--rounds", "1", "--json", str(out)])
     assert done.returncode == 0, done.stderr
     assert [row["stage"] for row in json.loads(out.read_text())["stages"]] == list(STAGES)

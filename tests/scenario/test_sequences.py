@@ -184,7 +184,7 @@ def test_digits_are_the_same_everywhere(base, n, digest):
 
 def test_the_bar_of_shakespeare_is_the_loss_of_a_bigram_model():
     data = of("text", 64)
-    x, y, x_test, y_test = (array.ravel().tolist() for array in data.arrays)
+    x, y, x_test, y_test = (array.ravel().tolist() for array in (data.x, data.y, data.x_test, data.y_test))
     pairs, before = Counter(zip(x, y, strict=True)), Counter(x)
     losses = [-math.log((pairs[a, b] + 1) / (before[a] + data.classes)) for a, b in zip(x_test, y_test, strict=True)]
     scenario = tomllib.loads((Path(__file__).parents[2] / "scenarios" / "shakespeare.toml").read_text())
