@@ -69,6 +69,7 @@ def test_examples_hold(name):
 @pytest.mark.parametrize(("name", "old", "new", "words"), [
     ("lion", "    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "a formula works element by element"),
     ("lion", "    np.sign(a, out=a)", "    a += 0.1 * len(g)", "✗ its formula works element by element,"),
+    ("lion", "    momentum *= beta2", "    momentum *= np.nan", "elements of the slot momentum not finite"),
     ("swish", "sigma * (1.0 + x * (1.0 - sigma))", "sigma * (1.0 + x)", "∂L/∂x[0, 0] is "),
     ("swish", 'EXAMPLES = {"swish"', 'EXAMPLES = {"other"', "give example shapes of its inputs"),
     ("swish", "sigma = 1.0 / (1.0 + np.exp(-x))", "sigma = 1.0 / (1.0 + np.exp(-z))", "name 'z' is not defined"),
@@ -79,6 +80,7 @@ def test_examples_hold(name):
      "np.where is not for extents"),
     ("compressed", "            gradient = replica.reduce_scatter(unit, gradient)\n", "",
      "replica.keep_shard(layers."),
+    ("compressed", "    return loss", "    return 0", "the step returned 0; return the loss"),
     ("compressed", "replica.keep_shard(unit, gradient)", "replica.keep(unit, gradient)",
      "of layers.0's gradients; expected"),
     ("halving_reduce_scatter", "reduce=np.add)", "reduce=lambda arrived, kept: arrived)",

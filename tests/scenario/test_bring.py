@@ -134,7 +134,8 @@ FAULTS = {
         ("    momentum *= beta2", "    momentum *= beta2 * np.mean(g)", "element 0 is"),
         ("np.multiply(momentum, beta1, out=a)", "a = momentum * beta1",
          "it rebinds a with a = …, so the previous contents"),
-        ("beta1=0.9", "beta1=(0.9, 1)", "has a key beta1 with the default (0.9, 1)")],
+        ("beta1=0.9", "beta1=(0.9, 1)", "has a key beta1 with the default (0.9, 1)"),
+        ("momentum", "gradient", "lion has a slot gradient, a name that a model state has")],
     "mine.toml:5:8: ": [
         ('linear(x, w["up"])', "x", "layer blocks.0: an operation on two arrays"),
         ("(task.outputs, d)", "(task.outputs + 1, d)", "layer head: linear needs"),
@@ -146,6 +147,8 @@ FAULTS = {
     "staged.toml:5:": [
         ('("optimizer", "gradients")', '("gradients",)',
          "shards gradients; a stage shards one of: nothing; optimizer;"),
+        ("def compressed(replica, batch)", "def compressed(replica)",
+         "compressed(replica) is no step; write def compressed(replica, batch)"),
         ('@stage(sharded=("optimizer", "gradients"), wire="bf16")\n', "", "mine.py:compressed does not say what it")],
     "sent.toml:": [
         ("@collective(order=halves_first, powers_of_two=True)\n", "", "does not declare its order of addition"),
@@ -165,6 +168,11 @@ def test_a_fault_in_a_part_is_one_line_at_the_key_that_names_it(place, old, new,
     found = refused(capsys, "run", folder / f"{place.partition('.')[0]}.toml", "--progress", "none")
     assert f"{folder}/{place}" in found
     assert words in found, found
+
+
+def test_a_declared_number_that_raises_is_one_line(folder, capsys):
+    edited(folder, ")\ndef doubling_all", ", chunks_sent=lambda n: 1 / 0)\ndef doubling_all")
+    assert "chunks_sent(4) gives no number: ZeroDivisionError" in refused(capsys, "run", folder / "sent.toml")
 
 
 def test_a_key_that_no_part_has_is_still_unknown(folder, capsys):

@@ -50,8 +50,20 @@ def collective(
                          f"order(contributions, chunk)")
     adds = NAMED_ORDERS[order] if isinstance(order, str) else order
     return lambda function: declared(
-        function.__name__, "", function, order=adds, needs_power_of_two=powers_of_two, chunks_sent=chunks_sent,
-        rounds=rounds)
+        function.__name__, "", function, order=adds, needs_power_of_two=powers_of_two,
+        chunks_sent=counted("chunks_sent", chunks_sent), rounds=counted("rounds", rounds))
+
+
+def counted(name: str, formula: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
+    """A declared number, whose formula of the ranks ends with one line if it raises or gives no number."""
+    def of(ranks: int) -> Any:
+        try:
+            return 0 + formula(ranks)    # type: ignore[misc]
+        except Exception as error:
+            raise UsageError(f"{name}({ranks}) gives no number: {type(error).__name__}: {error}; declare {name}=lambda "
+                             "ranks: …") from None
+
+    return of if formula is not None else None
 
 
 def declared(name: str, kind: str, function: Callable[..., None], **declarations: Any) -> Algorithm:

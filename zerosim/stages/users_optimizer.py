@@ -18,8 +18,12 @@ from zerosim.core.allocation import Array
 from zerosim.core.errors import UsageError, error_line
 from zerosim.core.parts.signature import signature_of
 from zerosim.stages.optimizers import Hyperparameters, Optimizer
+from zerosim.stages.storage import GRADIENT, WEIGHTS
+from zerosim.stages.update import MASTER
 
 GIVEN = ("t", "h", "a", "b")
+TAKEN = {WEIGHTS, GRADIENT, MASTER}
+"""Names of what is stored beside the slots."""
 COUNT, CUT = 37, 10
 """The number of elements of the trial, and the index at which they are split."""
 
@@ -48,6 +52,8 @@ def declared(name: str, formula: Callable[..., None]) -> Optimizer:
     if not signature.positional:
         raise UsageError(f"{name} takes no gradient; write def {formula.__name__}(g, …, *, t, h, a, b), a "
                          "slot for each parameter after g")
+    if taken := TAKEN & {*signature.positional[1:]}:
+        raise UsageError(f"{name} has a slot {min(taken)}, a name that a model state has; give it another")
     return Optimizer(name, signature.positional[1:], formula, keys=signature.keys)
 
 
@@ -82,6 +88,8 @@ def wrong(optimizer: Optimizer) -> str | None:
             return ("it leaves elements of a unwritten or not finite: write the difference to subtract from the "
                     "weights into a, as in np.multiply(g, h.learning_rate, out=a)")
         for slot, before, now in zip(optimizer.slots, slots, after, strict=True):
+            if not np.isfinite(now).all():
+                return f"it leaves elements of the slot {slot} not finite, which the next update reads"
             if np.array_equal(before, now):
                 return (f"the slot {slot} does not change: write into it, {slot} *= … or {slot}[:] = …, and not "
                         f"{slot} = …, which rebinds the name")

@@ -53,6 +53,10 @@ def declared(
         raise UsageError(f"{name} has the wire {wire!r}; use one of {', '.join(PRECISIONS)}")
     if accumulation not in ("", "micro_batch"):
         raise UsageError(f"{name} has the accumulation {accumulation!r}; leave it out, or declare micro_batch")
+    try:
+        inspect.signature(step).bind(None, None)
+    except TypeError:
+        raise UsageError(f"{name}{inspect.signature(step)} is no step; write def {name}(replica, batch)") from None
     like = SHIPPED[frozenset(sharded)]
     also = (inspect.getdoc(step) or "a stage of yours").splitlines()[0].rstrip(".")
     return Stage(name, name, also, step, like.sharded, wire=wire, reduces_parts=bool(accumulation))
@@ -65,8 +69,6 @@ def as_stage(name: str, named: Any) -> Stage:
     if not inspect.isfunction(named):
         raise UsageError(f"{name} is a {type(named).__name__}; give a step, def {name.rpartition(':')[2]}(replica, "
                          "batch), under @stage(sharded=…)")
-    if len(inspect.signature(named).parameters) != 2:
-        raise UsageError(f"{name}{inspect.signature(named)} is no step; write def {named.__name__}(replica, batch)")
     if "SHARDED" not in named.__globals__:
         raise UsageError(f"{name} does not say what it shards; write @stage(sharded=(\"optimizer\", \"gradients\")) "
                          f"above def {named.__name__}, or SHARDED = (…) in its file")

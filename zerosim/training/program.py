@@ -22,6 +22,7 @@ from zerosim.collectives import ring, tree
 from zerosim.core.allocation import MODEL_STATES, Array, allocate, allocate_on_host
 from zerosim.core.bits import with_one_nan
 from zerosim.core.comm import Communicator, among
+from zerosim.core.errors import UsageError
 from zerosim.core.sharding import split
 from zerosim.observe.faults import Faults
 from zerosim.observe.ledger import MEMORY_KINDS, Ledger
@@ -303,6 +304,8 @@ class Run:
         pipeline = self.config.directions.along(self.comm, "pipeline")
         comm, loss = self.config.directions.data_ranks(self.comm), np.empty(1, self.config.precision.losses)
         addition, within = self.config.addition, self.replica.mesh.within(comm)
+        if pipeline.rank == pipeline.size - 1 and not isinstance(partial_loss, np.ndarray | list):
+            raise UsageError(f"the step returned {partial_loss!r:.60}; return the loss of tape.loss")
         if partial_loss is not None:
             full = addition.reduce_scatter(within, partial_loss, lambda loss: loss)
             if addition.collective is not None:
