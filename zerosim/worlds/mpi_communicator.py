@@ -160,7 +160,7 @@ class MpiCommunicator:
         return other
 
     def own_collectives(self) -> dict[str, Callable[[Array, Array], object]]:
-        """The MPI library's own collectives between these ranks, from one array of numbers into another; maxima."""
+        """The MPI library's own collectives between these ranks, from an array into another; they reduce by maximum."""
         from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         return {
