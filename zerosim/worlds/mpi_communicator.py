@@ -335,7 +335,7 @@ class MpiCommunicator:
 def check_timeout(seconds: Any) -> None:
     """Refuse anything but a positive finite number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise CollectiveError(f"timeout_seconds={seconds!r}: a positive finite number of seconds")
+        raise CollectiveError(f"timeout_seconds={seconds!r}: give a positive finite number of seconds")
 
 
 def check_array(array: object, role: str) -> None:
