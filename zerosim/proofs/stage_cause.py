@@ -21,7 +21,8 @@ from zerosim.core.parts import Named
 from zerosim.core.terms import Blank, Sum, Term, commuted, leaves
 from zerosim.core.words import joined
 from zerosim.observe.observed import ObservedObject
-from zerosim.proofs.contents import LOSS, STEPS, Activation, Scaled, State, SymbolTape, contents_of
+from zerosim.proofs.contents import LOSS, State
+from zerosim.proofs.symbolic_step import STEPS, Activation, Scaled, SymbolTape, contents_of
 from zerosim.stages import Stage, StageStep
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.config import Config

@@ -28,11 +28,11 @@ from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.plan.reading import numbers_of_ranks
-from zerosim.proofs.contents import contents_of
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject_on_hosts
+from zerosim.proofs.symbolic_step import contents_of
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.conditions import ignored_by_stage
 from zerosim.scenario.data import load_dataset
