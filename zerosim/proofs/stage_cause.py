@@ -29,8 +29,6 @@ from zerosim.training.config import Config
 from zerosim.worlds.call_stack import line_in
 
 LIMIT_SECONDS = 10.0
-
-
 VERBS = {
     SymbolTape: ("forward", "loss", "backward"),
     Replica: ("zero_grad", "gather", "reduce", "reduce_scatter", "keep", "keep_shard", "unscale_and_clip", "update",
@@ -215,7 +213,7 @@ def unfreed(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterato
         for freed in sorted(call.alive - expected[place].alive) if place in expected else ():
             result = calls[freed]
             yield index, (f"{call.line_in()}{call} finds {named(result.gave, own=freed.verb in OPTIONAL)}"
-                                 f"{result.line_in(' (line {})')} still in memory")
+                          f"{result.line_in(' (line {})')} still in memory")
 
 
 # The names of values.

@@ -185,13 +185,13 @@ def shown(contents: Sequence[Any]) -> Any:
 
 @dataclass
 class Event:
-    """A computation, a collective or the rest between steps, with the recording of all ranks; before it, what they held
-    after the releases since the event before."""
+    """A computation, a collective or the rest between steps, with the recording of all ranks."""
 
     what: str
     unit: str
     recording: Recording
     before: dict[int, Held] = field(default_factory=dict)
+    """What each rank held before it, once arrays of earlier events had been released."""
 
 
 class StepRecorder(MessageRecorder):

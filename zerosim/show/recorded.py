@@ -129,7 +129,7 @@ def shown(
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
-        raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
+        raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}; give another number of ranks")
     refuse(set() if collective.kind.rooted else {"root"}, collective.name)
     if not 0 <= (root or 0) < ranks:
         raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")
