@@ -1,5 +1,6 @@
 """Every example in the documentation runs, and every file that a page points to is there."""
 
+import ast
 import doctest
 import re
 from pathlib import Path
@@ -31,6 +32,24 @@ def missing_paths(text):
 def test_links_and_named_paths_lead_somewhere():
     assert {page.name: dead for page in PAGES if (dead := dead_links(page, page.read_text()))} == {}
     assert {page.name: missing for page in NAMING if (missing := missing_paths(page.read_text()))} == {}
+
+
+def undefined(line):
+    """The names after the arrow of a line, up to a semicolon, that neither its files nor the replica's define."""
+    ours = line.partition("→")[2].partition(";")[0]
+    files = ["../zerosim/stages/replica.py", *re.findall(r"\]\((.*?\.py)\)", ours)]
+    trees = [ast.parse((ROOT / "docs" / file).read_text()) for file in files]
+    defined = {node.name for tree in trees for node in ast.walk(tree)
+               if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined |= {name.id for tree in trees for statement in tree.body if isinstance(statement, ast.Assign)
+                for target in statement.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return set(re.findall(r"`(?:Replica\.)?(\w+)`", ours)) - defined
+
+
+def test_their_code_is_set_beside_names_that_are_there():
+    lines = (ROOT / "docs/their_code.md").read_text().splitlines()
+    assert {line: names for line in lines if (names := undefined(line))} == {}
+    assert undefined("- `Mesh` → `Mesh`, `shard` in [`sharding.py`](../zerosim/core/sharding.py)") == {"shard"}
 
 
 def test_every_scenario_that_a_page_names_is_there():

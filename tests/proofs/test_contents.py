@@ -13,7 +13,8 @@ from zerosim.core.parts import Loader
 from zerosim.core.sharding import split
 from zerosim.core.terms import Term, leaves
 from zerosim.extend import stage
-from zerosim.proofs.contents import State, complete, contents_of
+from zerosim.proofs.contents import State, complete
+from zerosim.proofs.symbolic_step import contents_of
 from zerosim.show.recorded import panel_of, recorded_stage, stage_in
 from zerosim.stages import STAGES, zero2, zero3
 

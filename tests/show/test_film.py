@@ -15,9 +15,9 @@ from zerosim.core.comm import left, right
 from zerosim.core.errors import UsageError
 from zerosim.core.terms import leaves
 from zerosim.extend import stage
-from zerosim.proofs.contents import contents_of
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject
+from zerosim.proofs.symbolic_step import contents_of
 from zerosim.show.drawing import shown_schedule
 from zerosim.show.film import COLOURS, film, of_passes, of_schedule, together
 from zerosim.show.recorded import panel_of, recorded_passes, recorded_stage, shown_steps, stage_in

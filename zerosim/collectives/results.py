@@ -43,15 +43,15 @@ def result_of(
         raise CollectiveError(f"np.{name} is not associative, so the grouping of ranks would change the result; use "
                               f"one of {', '.join('np.' + ufunc.__name__ for ufunc in ASSOCIATIVE)}")
     has_result = leaves != "whole on root" or rank == root
-    out, mine = out if has_result else None, slice(*bounds(count, size)[rank])
+    out, own = out if has_result else None, slice(*bounds(count, size)[rank])
     if brings == "whole":
-        check_out(out, (mine.stop - mine.start,) if leaves == "chunk" else x.shape, x.dtype)
+        check_out(out, (own.stop - own.start,) if leaves == "chunk" else x.shape, x.dtype)
 
     parameters = COLLECTIVE_KINDS[collective].parameters
     outgoing = split(x.flatten(), size) if "outgoing" in parameters else None
     in_out = out is not None and out.flags.c_contiguous and leaves != "chunk"
     flat = out.reshape(-1) if in_out and out is not None else np.empty(count, x.dtype)
-    (flat if brings == "whole" else flat[mine])[...] = x.reshape(-1)
+    (flat if brings == "whole" else flat[own])[...] = x.reshape(-1)
     chunks = split(flat, size)
     views = {"vector": flat, "chunks": chunks, "outgoing": outgoing, "incoming": chunks}
     chosen.function(comm, *(views[name] for name in parameters),
@@ -60,10 +60,10 @@ def result_of(
     if not has_result or in_out:
         return out
     if out is not None:
-        out[...] = (flat[mine] if leaves == "chunk" else flat).reshape(out.shape)
+        out[...] = (flat[own] if leaves == "chunk" else flat).reshape(out.shape)
         return out
     if leaves == "chunk":    # in memory of its own, so that the vector it was cut from can be freed
-        return flat[mine].copy()
+        return flat[own].copy()
     return flat.reshape(x.shape) if brings == "whole" else flat
 
 

@@ -150,7 +150,8 @@ def swept(given: Sequence[tuple[str, str]]) -> dict[str, list[Any]]:
 
 
 def key_and_value(words: str) -> tuple[str, str]:
-    """
+    """The argument KEY=VALUE of --set, or KEY=VALUES of --sweep. Raises `ArgumentTypeError` for anything else.
+
     >>> key_and_value("train.micro_batch=1,2")
     ('train.micro_batch', '1,2')
     """

@@ -63,7 +63,8 @@ def run_in(name: str) -> RunDocument:
 
 
 def name_and_file(words: str) -> tuple[str, str]:
-    """
+    """The argument NAME=FILE of a picture. Raises `ArgumentTypeError` for anything else.
+
     >>> name_and_file("step-3=stage3.svg")
     ('step-3', 'stage3.svg')
     """

@@ -50,7 +50,8 @@ class VirtualClock:
     """Waiting for passes of other ranks of a pipeline: the bubble."""
     counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """What adds up over a step: nanoseconds of `computing`, by what is done, and `bound by`, by what bounds it; of
-    `communicating`, by collective, with its `bytes` and `messages`; and of `waiting`, all of it `exposed`."""
+    `communicating`, by collective, with its `bytes` and `messages`; and of `waiting`, all of it `exposed`. A rehearsal
+    has the tape's `operations` here too."""
     spans: list[Span] = field(default_factory=list)
     _overlapped: bool = False
     _open: list[tuple[str, str, int]] = field(default_factory=list)

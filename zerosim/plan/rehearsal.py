@@ -68,6 +68,7 @@ class Rehearsal:
     host_peak: Counter[Kind]
     """The peak of the host's memory."""
     recorded: PassRecorder
+    """The passes of this rank by itself, if it is one of a pipeline."""
     stages: "tuple[Rehearsal, ...]" = ()
     """Each rank of a pipeline; without one, this rank."""
 

@@ -153,15 +153,15 @@ class PassRecorder:
     sent_ns: int = 0
     """The time at which the result of the last pass was sent."""
     values: dict[Slot, Pass] = field(default_factory=dict)
-    """Those of a pipeline's passes."""
+    """The values of a pipeline's passes."""
     base: Counter[Any] = field(default_factory=Counter)
-    """The bytes that are alive before the first of them."""
+    """The bytes that are alive before a pipeline's first pass."""
     ended_ns: int = 0
-    """The time at which the last one has ended, and the update begins."""
+    """The time at which a pipeline's last pass has ended, and the update begins."""
 
     @contextmanager
     def recording(self, keep: Callable[[Pass], None]) -> Iterator[None]:
-        """Give this block to `keep`, as the value of a pass."""
+        """Record what this block does as a pass, and give its value to `keep`."""
         clock, ledger, counts, began_ns = self.clock, self.ledger, copied(self.clock.counts), self.clock.now_ns
         before, peak, peak_total = in_all(ledger.now, ledger.total), ledger.peak, ledger.peak_total
         spans, changes = len(clock.spans), len(ledger.curve)
@@ -185,7 +185,7 @@ def in_all(by_kind: Mapping[Any, int], total: int) -> Counter[Any]:
 
 
 def copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]]:
-    """Counts that change alone."""
+    """A copy of counts, which changes by itself."""
     return defaultdict(Counter, {name: Counter(of) for name, of in counts.items()})
 
 

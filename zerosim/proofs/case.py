@@ -46,8 +46,7 @@ class Case:
         return {element: chunk for chunk, edges in enumerate(cut) for element in range(*edges)}
 
     def unlike(self, same: Callable[[Symbol, int, tuple[Term, ...]], bool]) -> Iterator[Place]:
-        """The places with expected terms whose final value is not the `same`, by its element and those terms, in order.
-        """
+        """The places, in order, whose final value is wrong: `same(symbol, element, expected_terms)` does not hold."""
         right: set[tuple[int, int]] = set()  # by identity: most ranks hold the same symbols, of as many terms as ranks
         for (rank, element), expected in self.expected.items():
             symbol = self.last(rank)[element]

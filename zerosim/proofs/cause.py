@@ -147,16 +147,16 @@ def with_itself(case: Case) -> str | None:
 
 
 def waiting(case: Case) -> str | None:
-    """That all receive first; else the first rank that waits for one while a message from another is on its way to it,
+    """Why ranks of a deadlock wait: all receive first, or one waits for another rank than the one that has sent to it,
     or for a message that the algorithm which the run resembles does not have."""
     recording, (name, expected) = case.recording, resembled(case) or ("", {})
     if len(recording.awaited) == case.size and not recording.messages and not recording.unreceived:
         return (f"all ranks receive before any has sent{in_line(None, recording.awaited[0].line)}: use comm.exchange, "
                 "which does both at once, or let one rank of each pair send first")
-    for rank, awaited in sorted(case.recording.awaited.items()):
+    for rank, awaited in sorted(recording.awaited.items()):
         line = f" in line {awaited.line}" if awaited.line else ""
         waits = f"rank {rank} waits{line} for a message from rank {awaited.source}"
-        sources = {sent.source: sent for sent in case.recording.unreceived if sent.to == rank}
+        sources = {sent.source: sent for sent in recording.unreceived if sent.to == rank}
         if sources and awaited.source not in sources:
             first = sources[min(sources)]
             return f"{waits}, and the one on its way there is from rank {first.source}{in_line(first)}"

@@ -258,7 +258,8 @@ def same(have: Any, expected: Any, payloads: bool = True) -> bool:
 
 
 def shown(side: Any) -> str:
-    """
+    """The result of a rank in words, its first elements if it is long.
+
     >>> shown(np.arange(3.0)), shown(None), shown("8 bytes")
     ('[0.0, 1.0, 2.0]', 'nothing', '8 bytes')
     """

@@ -21,15 +21,14 @@ from zerosim.core.parts import Named
 from zerosim.core.terms import Blank, Sum, Term, commuted, leaves
 from zerosim.core.words import joined
 from zerosim.observe.observed import ObservedObject
-from zerosim.proofs.contents import LOSS, STEPS, Activation, Scaled, State, SymbolTape, contents_of
+from zerosim.proofs.contents import LOSS, State
+from zerosim.proofs.symbolic_step import STEPS, Activation, Scaled, SymbolTape, contents_of
 from zerosim.stages import Stage, StageStep
 from zerosim.stages.replica import Batch, Replica
 from zerosim.training.config import Config
 from zerosim.worlds.call_stack import line_in
 
 LIMIT_SECONDS = 10.0
-
-
 VERBS = {
     SymbolTape: ("forward", "loss", "backward"),
     Replica: ("zero_grad", "gather", "reduce", "reduce_scatter", "keep", "keep_shard", "unscale_and_clip", "update",
@@ -214,7 +213,7 @@ def unfreed(calls: Calls, expected: Calls, named: Callable[..., str]) -> Iterato
         for freed in sorted(call.alive - expected[place].alive) if place in expected else ():
             result = calls[freed]
             yield index, (f"{call.line_in()}{call} finds {named(result.gave, own=freed.verb in OPTIONAL)}"
-                                 f"{result.line_in(' (line {})')} still in memory")
+                          f"{result.line_in(' (line {})')} still in memory")
 
 
 # The names of values.

@@ -129,7 +129,8 @@ def subject(function: Callable[..., Any] | Algorithm, collective: str | None = N
 
 
 def collective_in(name: str) -> str | None:
-    """
+    """The collective that a function's name contains, in any case; None if it contains none.
+
     >>> collective_in("ringAllReduce"), collective_in("walk")
     ('all_reduce', None)
     """

@@ -188,13 +188,13 @@ def serves_not(kind: str, row: Keys) -> str:
 
 
 def needs(key: str, does: str, other: str, usual: object) -> Condition:
-    """A key of [parallel] that does nothing while another has its usual value."""
+    """The refusal of a key of [parallel] that does nothing while another has its usual value."""
     return (f"parallel.{key} parallel.{other}", lambda row: row.sets(key) and row[other] == usual,
             f"parallel.{key} {does}; set parallel.{other} too, or leave {key} out")
 
 
 def excludes(key: str, why: str, other: str, test: Test | None = None) -> Condition:
-    """A key of [parallel] that does not go with another key, where a test holds or, without one, that is set too."""
+    """The refusal of a key of [parallel] beside another key: where `test` holds or, without one, both are set."""
     section, _, name = other.rpartition(".")
     return (f"parallel.{key} {section or 'parallel'}.{name}",
             lambda row: row.sets(key) and (test(row) if test else row.sets(name)),
@@ -202,13 +202,13 @@ def excludes(key: str, why: str, other: str, test: Test | None = None) -> Condit
 
 
 def in_pipeline(keys: str, test: Test, why: str) -> Condition:
-    """Keys that do not go with a pipeline."""
+    """The refusal of keys that do not go with a pipeline."""
     return (f"{keys} parallel.pipeline_ranks", lambda row: row.pipeline_ranks > 1 and test(row),
             f"{keys.split(maxsplit=1)[0]} does not go with parallel.pipeline_ranks: {why}")
 
 
 def split(keys: str, test: Test, why: str) -> Condition:
-    """Keys that do not go with ranks that train one copy of the model."""
+    """The refusal of keys that do not go with ranks that train one copy of the model."""
     return keys, lambda row: row.split and test(row), f"{keys} does not go with parallel.{{split}}: {why}; remove one"
 
 

@@ -28,11 +28,11 @@ from zerosim.core.parts import Loader, Named, is_python, named
 from zerosim.core.words import joined, plural
 from zerosim.observe.trace import COLLECTIVES, COMPUTATION, OUT, RankStep, Span, Trace
 from zerosim.plan.reading import numbers_of_ranks
-from zerosim.proofs.contents import contents_of
 from zerosim.proofs.ended import endless_loop, raised
 from zerosim.proofs.parts import checked
 from zerosim.proofs.schedule import scheduled
 from zerosim.proofs.subject import subject_on_hosts
+from zerosim.proofs.symbolic_step import contents_of
 from zerosim.scenario import ModelKeys, Parallel, Scenario, Train, WorldKeys
 from zerosim.scenario.conditions import ignored_by_stage
 from zerosim.scenario.data import load_dataset
@@ -129,7 +129,7 @@ def shown(
     collective = subject_on_hosts(subject, claims, ranks_per_host, loader, [*STAGES, *SCHEDULES])
     row = collective.algorithm or collective.declared
     if row is not None and not row.serves(ranks):
-        raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}")
+        raise UsageError(f"{collective.name} serves {row.limit}, not {ranks}; give another number of ranks")
     refuse(set() if collective.kind.rooted else {"root"}, collective.name)
     if not 0 <= (root or 0) < ranks:
         raise UsageError(f"root {root} is none of the {ranks} ranks: give one from 0 to {ranks - 1}")

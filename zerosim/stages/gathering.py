@@ -185,8 +185,10 @@ PUBLISHING: dict[str, type[Publishing]] = {"weights": Publishing, "updates": Upd
 def gathering(
     placement: Placement, second_channel: SecondChannel | None, wire: WireFormat | None, *, reshards: bool
 ) -> Gathering:
-    """Stage III's gathering of weights, ahead of their use if on a second channel; `wire` quantises them, and unless
-    one `reshards` after forward, they stay until backward."""
+    """The `Gathering` of Stage III: ahead of use, if there is a second channel; `wire` quantises weights.
+
+    Weights stay allocated from forward to backward unless the stage `reshards` them.
+    """
     fill: Fill = filled if wire is None else Quantized(wire)
     if placement.secondary:
         fill = SecondCopy(fill)

@@ -74,7 +74,7 @@ class Collectives:
 
 
 class Publishing:
-    """The way of updated weights to the ranks that do not own them: an all-gather of weights, or that of a subclass."""
+    """Publishes updated weights to the ranks that do not own them, by an all-gather; subclasses have other ways."""
 
     def update(self, replica: "Replica", unit: Unit, weights: Array) -> None:
         replica.optimizer_step(unit, weights)
@@ -84,8 +84,10 @@ class Publishing:
 
 
 class Gathering:
-    """The time at which a stage gathers the full weights of a unit, and at which it frees them: at each use, and with
-    the caller's reference, or as a subclass says. `fill` gathers them."""
+    """Gathers the full weights of a unit at each use, by `fill`; they are freed with the caller's reference.
+
+    Subclasses gather earlier, or keep weights longer.
+    """
 
     def __init__(self, fill: Fill) -> None:
         self._fill = fill

@@ -20,7 +20,7 @@ from zerosim.stages.scaling import counted_square_sum
 
 
 class SquareSums:
-    """A rank with all gradients computes all sums; otherwise each computes its chunks', and all-gathers them.
+    """The square sums: a rank with all gradients computes all; otherwise each rank its chunks', which are all-gathered.
 
     `groups` are those of the ranks that share a micro-batch; `pipeline` is that of the ranks which together have all
     units, `trained`.

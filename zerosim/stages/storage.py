@@ -44,7 +44,7 @@ class Placement:
     """The mesh of a second copy of gathered weights, if there is one."""
 
     def of_rank(self, rank: Any) -> "Placement":
-        """The same on another rank."""
+        """The placement of the same states on another rank."""
         return replace(self, mesh=replace(self.mesh, rank=rank),
                        secondary=self.secondary and replace(self.secondary, rank=rank))
 

@@ -139,7 +139,7 @@ class Group(dist.ProcessGroup):
         self._name = name
 
     def _set_group_desc(self, desc: str) -> None:
-        """Nobody reads it."""
+        """Does nothing: `group_desc` stays empty."""
 
     def size(self) -> int:
         return self.comm.size

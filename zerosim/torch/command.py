@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace, ours: bool = True) -> int:
         raise UsageError("--record records and judges nothing: give it without --check, --judge, --records and --json; "
                          "--same judges two records")
     if arguments.noise and not arguments.record:
-        raise UsageError("--noise is for --record")
+        raise UsageError("--noise is for --record: add --record FOLDER, or leave it out")
     asked = checked.Asked(*steps(arguments), arguments.record or arguments.records, arguments.json, arguments.strict,
                           arguments.double)
     if arguments.judge:

@@ -59,9 +59,8 @@ def of_place(
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a replica that a run, shapes and plans have each of their own: an update rule and norms, channels of
-    prefetches and of overlapped reductions, an allocator of states, the shelf's group, formats of quantised messages.
-    """
+    """The parts of a replica that differ between a run, shapes and a plan: the update rule, norms, the channels of
+    prefetches and of overlapped reductions, the allocator of states, the shelf's group, and wire formats."""
 
     rule: Any
     norms: SquareSums
@@ -133,16 +132,19 @@ def replica(
 
 
 def on_rank(
-    config: Config, observed: Observed, allocate: Allocator, second: Communicator | None = None,
+    config: Config, comm: Observed, allocate: Allocator, second: Communicator | None = None,
     host: HostMemory = HOST,
 ) -> tuple[Replica, Callable[[Batch], Total], list[Slot]]:
-    """This rank's replica of `observed`, with the groups of its directions; its step; the passes of the last step."""
-    here, directions, passes = config.of_rank(observed.rank), config.directions, list[Slot]()
-    neighbours = RanksOfPipeline(observed, directions)
+    """This rank's replica, with the groups of its directions; its step; and the passes of the last step.
+
+    `comm` has all ranks, as has `second`, the channel of prefetches and overlapped reductions.
+    """
+    here, directions, passes = config.of_rank(comm.rank), config.directions, list[Slot]()
+    neighbours = RanksOfPipeline(comm, directions)
     own_replica = replica(
-        here, observed.around(directions.data_ranks(observed)), allocate, second and directions.data_ranks(second),
-        host=host, groups=groups_of(observed, directions), pipeline={"pipeline": neighbours})
-    return own_replica, stepping(here, config.stage, observed, own_replica, neighbours, passes), passes
+        here, comm.around(directions.data_ranks(comm)), allocate, second and directions.data_ranks(second),
+        host=host, groups=groups_of(comm, directions), pipeline={"pipeline": neighbours})
+    return own_replica, stepping(here, config.stage, comm, own_replica, neighbours, passes), passes
 
 
 def watched(config: Config, comm: Observed, tape: Tape) -> Tape:
@@ -157,7 +159,7 @@ def stepping(
     config: Config, stage: Stage, comm: Observed, own_replica: Replica, neighbours: Neighbours, passes: list[Slot],
     pipeline: Callable[..., Pipeline] = Pipeline,
 ) -> Callable[[Batch], Total]:
-    """The step of a replica: its stage's or, on a rank of a pipeline, its schedule's, which leaves its `passes`."""
+    """The step of a replica: its stage's or, on a rank of a pipeline, its schedule's, recorded in `passes`."""
     if not config.chunks:
         return partial(stage.step, own_replica)
 
@@ -204,7 +206,7 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
     """The snapshots of the places with different tensors, before the first step of a row's run and after each. Each has
     all units: in one process a pipeline makes no difference."""
 
-    def of_place(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
+    def snapshots(place: int, groups: TapeGroups) -> Iterator[Snapshot]:
         steps, after = range(config.done + 1, config.train.steps + 1), None
         if (saved := config.resumed) is not None:
             states = {unit: dict(saved_states(config, saved, unit, place)) for unit in config.model.units}
@@ -220,8 +222,8 @@ def alone(experiment: Experiment, config: Config) -> Iterator[tuple[Snapshot, ..
 
     directions = replace(config.directions, pipeline=1)
     if directions.places == 1:
-        return ((snapshot,) for snapshot in of_place(0, ALONE))
-    return side_by_side(directions, of_place)
+        return ((snapshot,) for snapshot in snapshots(0, ALONE))
+    return side_by_side(directions, snapshots)
 
 
 def saved_states(config: Config, saved: Saved, unit: Unit, place: int) -> Iterator[tuple[str, Array]]:

@@ -57,7 +57,7 @@ class Config(Row):
     def of_rank(self, rank: int) -> "Config":
         """The config of a rank, whose model has the units of its rank of the pipeline."""
         configs, directions = self.of_pipeline, self.directions
-        assert rank < self.directions.ranks
+        assert rank < directions.ranks
         return configs[directions.place(rank) // directions.side_by_side]
 
     @cached_property
@@ -112,7 +112,8 @@ class Config(Row):
     def addition(self) -> Addition:
         """The order of addition as an `Addition` that stages run, with the algorithms that the row names."""
         addition = ADDITIONS[self.parallel.order].with_hosts(self.ranks_per_host)
-        named: dict[str, Any] = {kind: row.carry_out for kind in SERVING if (row := self.serving(kind)) is not None}
+        served = {kind: self.serving(kind) for kind in SERVING}
+        named: dict[str, Any] = {kind: own.carry_out for kind, own in served.items() if own is not None}
         reduced = named.pop("reduce_scatter", None)
         return replace(addition if reduced is None else addition.by(reduced), **named)
 
@@ -193,7 +194,7 @@ class Config(Row):
 
     @cached_property
     def arithmetic(self) -> Arithmetic:
-        """Where sums are rounded.
+        """Where sums are rounded, and in which order they are added.
 
         FSDP2 adds micro-batches in `reduce_dtype`, and so does a row with a `param_dtype`, if `reduce_dtype` is wider.
         In float32, applying published updates everywhere is the same computation as applying them once.

@@ -158,19 +158,16 @@ def check_model(scenario: Scenario, task: Task) -> None:
             raise scenario.origin.error(f"model.{key}: {words}", ("model", key), ("model", "width"))
 
 
-KEY = ("model", "weights")
-
-
 def first_weights(scenario: Scenario, config: Config) -> WeightsFile | None:
     """The file of `model.weights`; None if there is none.
 
     Raises `ScenarioError` with the first name, shape or dtype that differs from the model's.
     """
-    source = scenario.model.weights
+    source, key = scenario.model.weights, ("model", "weights")
     if not source:
         return None
-    with scenario.origin.blaming(KEY, value=source):
-        file = weights_file(source, scenario.origin.folder(KEY))
+    with scenario.origin.blaming(key, value=source):
+        file = weights_file(source, scenario.origin.folder(key))
         for problem in problems(file, config):
             raise UsageError(problem)
     return file

@@ -144,7 +144,8 @@ def folder_names(experiment: Experiment) -> dict[str, str]:
 
 
 def file_name(words: str) -> str:
-    """
+    """Words as the name of a folder; `row` if no letter or digit of ASCII is in them.
+
     >>> file_name("Stage III, prefetch = true"), file_name("零")
     ('stage-iii-prefetch-true', 'row')
     """

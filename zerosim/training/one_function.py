@@ -131,7 +131,8 @@ def wrong_gradients(config: Config, places: list[Gradients], expected: Gradients
 
 
 def times(ratio: float, what: str) -> str:
-    """
+    """A wrong value as a multiple of the right one, in words.
+
     >>> times(2.0, "gradient"), times(1.0, "value")
     ('2 times the gradient of the model in one piece', 'not the value of the model in one piece')
     """

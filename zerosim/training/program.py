@@ -79,7 +79,7 @@ def measure(
             elsewhere[ranks] = run(among(comm, range(ranks)), on_others, config.on(ranks), f"{config.name} on {ranks}",
                                    second_channel=second).train()
         yield measured and replace(measured, on_other_ranks={
-            ranks: measured for ranks, measured in elsewhere.items() if measured is not None})
+            ranks: other for ranks, other in elsewhere.items() if other is not None})
 
 
 def train_alone(

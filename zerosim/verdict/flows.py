@@ -104,7 +104,7 @@ def flow(collective: Callable[..., None], size: int, rank: int, length: int, ite
     if not row.users:
         return by_formula(row, size, rank, root).times(length * itemsize)
     if size > MOST_RECORDED_RANKS:
-        raise UsageError(f"{row.name} is recorded on at most {MOST_RECORDED_RANKS} ranks, and {size} are asked for")
+        raise UsageError(f"{row.name} is recorded on at most {MOST_RECORDED_RANKS} ranks, not {size}; give fewer ranks")
     return recorded(row.function, size, rank, length, itemsize, root, numbers=True)
 
 

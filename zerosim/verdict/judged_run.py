@@ -58,7 +58,7 @@ def judged(measured: Measurement, divergence: Divergence | None, *, in_processes
         first_divergence=divergence and replace(
             divergence, order_of_addition=orders_of_addition(config, divergence.chunk)),
         due_operations={what: sum(expected(part, updates).operations[what] for part in config.of_pipeline)
-                            for what in expected(config.of_pipeline[0], updates).operations},
+                        for what in expected(config.of_pipeline[0], updates).operations},
         operations_between=operations_between(config),
         sent_otherwise=undeclared(config),
         schedule_fault=next(faults(config, measured.passes), None) if measured.passes else None,

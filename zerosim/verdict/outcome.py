@@ -80,7 +80,8 @@ def overweight(measured: RankMemory, expected: RankMemory) -> list[str]:
 
 
 def span_words(least: int, most: int) -> str:
-    """
+    """A number, or the least and the most of a range, in words.
+
     >>> span_words(0, 0), span_words(0, 1024)
     ('0', 'from 0 to 1,024')
     """

@@ -134,11 +134,11 @@ def calls(config: Config, rank: int, updates: int) -> Iterator[DueCall]:
     if stage.gathers:
         for length in over(gathered(config)):
             yield DueCall("all_gather", [(gather, 1 if wire else weights)], mesh.neighbours,
-                       encoded_bytes(wire, length) if wire else length, passes, overlapped=prefetch)
+                          encoded_bytes(wire, length) if wire else length, passes, overlapped=prefetch)
     if copy is not None:
         for unit, length in zip(config.model.units, over(config.model.units, copy), strict=True):
             yield DueCall("all_gather", [(gather, weights)], copy.neighbours, length,
-                       passes * later_uses(config.model, unit), overlapped=prefetch)
+                          passes * later_uses(config.model, unit), overlapped=prefetch)
     if needs_norm and stage.shares_updates:
         count = mesh.replicas * len(trained)
         yield DueCall("gather_norms", [(ring.all_gather, NORM_BYTES)], mesh.neighbours, count, steps)

@@ -160,7 +160,7 @@ class MpiCommunicator:
         return other
 
     def own_collectives(self) -> dict[str, Callable[[Array, Array], object]]:
-        """The MPI library's own collectives between these ranks, from one array of numbers into another; maxima."""
+        """The MPI library's own collectives between these ranks, from an array into another; they reduce by maximum."""
         from mpi4py import MPI  # noqa: PLC0415 - a communicator exists, so it is loaded
 
         return {
@@ -335,7 +335,7 @@ class MpiCommunicator:
 def check_timeout(seconds: Any) -> None:
     """Refuse anything but a positive finite number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise CollectiveError(f"timeout_seconds={seconds!r}: a positive finite number of seconds")
+        raise CollectiveError(f"timeout_seconds={seconds!r}: give a positive finite number of seconds")
 
 
 def check_array(array: object, role: str) -> None:

@@ -25,12 +25,12 @@ def clipping(book: Book, records: list[Record], steps: list[Step]) -> None:
             return book.find(clipped, "clipping on one rank", f"the ranks have clipped {counts} times",
                              line=clipped.clips[0].line, proved=proved)
         return book.judge("clipping", NOT_JUDGED, "calls on some ranks only, which changed nothing")
-    if all(one(book, records, steps, [step.clips[number] for step in steps]) for number in range(counts[0])):
+    if all(call_is_right(book, records, steps, [step.clips[number] for step in steps]) for number in range(counts[0])):
         book.judge("clipping", WITHIN, "by the norm of exactly the gradients that were clipped")
     return None
 
 
-def one(book: Book, records: list[Record], steps: list[Step], clips: list[Clip]) -> bool:
+def call_is_right(book: Book, records: list[Record], steps: list[Step], clips: list[Clip]) -> bool:
     """Judge one call on all ranks; whether it is right."""
     step, first = steps[0], clips[0]
     if step.scale != 1 and (step.unscaled or step.scaler) and not all(clip.unscaled for clip in clips) and any(

@@ -92,8 +92,8 @@ class Book:
         verdicts = [verdict for what in SUBJECTS if (verdict := self.verdict(what)) is not None and (
             what not in wrong or verdict["verdict"] == NOT_JUDGED or verdict["judged"] < verdict["of"])]
         return {"schema": "zerosim.check/3", **{name: [asdict(finding) for finding in sorted(
-            found.values(), key=lambda finding: (finding.step, SUBJECTS.index(finding.what), finding.rank))]
-            for name, found in (("findings", self.findings), ("suspicions", self.suspicions))},
+            of_causes.values(), key=lambda finding: (finding.step, SUBJECTS.index(finding.what), finding.rank))]
+            for name, of_causes in (("findings", self.findings), ("suspicions", self.suspicions))},
             "steps": steps, **facts, "micro_batches": self.micro_batches, "parameters": len(self.parameters),
             "parameters_judged": sum(self.parameters.values()), "verdicts": verdicts}
 

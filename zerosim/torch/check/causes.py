@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Cause(NamedTuple):
-    """`excluded` are right programs, `wrong` and `right` are scripts of the corpus.
+    """A cause of findings: `excluded` are right programs, `wrong` and `right` are scripts of the corpus.
 
     `evidence` is empty if a right program can always do the same; `needs` are what must be known of a gradient.
     """

@@ -39,10 +39,10 @@ class Clipping(Window):
                     name == "clip_grads_with_norm_", additions(chosen), self.sketches(chosen))
         for optimizer in concerned:
             self.notice_touched(optimizer)
-            step, mine = self.step_of(optimizer), {
+            step, names = self.step_of(optimizer), {
                 name for parameter in parameters_of(optimizer) for name in self.names.within(parameter)}
             for part, sketched in clip.before.items():
-                if part in mine:
+                if part in names:
                     step.unclipped.setdefault(part, sketched)
             step.clips.append(clip)
         return clip, chosen

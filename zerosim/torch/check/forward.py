@@ -55,7 +55,7 @@ class Forwards(Window):
         for wrapper in module.modules():  # DDP leaves out what a script names, such as parts of a table
             self.facts.experts += map(plainly, getattr(wrapper, "parameters_to_ignore", ()))
         self.facts.experts += [name for parameter in module.parameters() for name in self.names.within(parameter)
-                                 if getattr(parameter, "allreduce", True) is False]
+                               if getattr(parameter, "allreduce", True) is False]
 
     def exit(self, module: Any, args: Any, kwargs: Any, output: Any, training: bool) -> None:
         if not self.depth and self.epoch:

@@ -350,7 +350,7 @@ def cause_of(answer: Answer, view: View, others: list[Answer]) -> Explanation:
                 "bound": answer.is_value(view, ratio * mean)}
         if all(touched):
             return "", f"{CHANGED}, by about {ratio:.6g}", {}
-    return next(filter(None, (weighted(each, view, known) for each in (answer, *others))), None) or unexplained(
+    return next(filter(None, (weighted(right, view, known) for right in (answer, *others))), None) or unexplained(
         answer, view, touched)
 
 

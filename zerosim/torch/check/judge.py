@@ -103,7 +103,8 @@ def rounds(records: list[Record]) -> list[list[Step]]:
             column[key, seen[key]] = step
             seen[key] += 1
         columns.append(column)
-    alike_named = [[column[key] for column in columns] for key in columns[0] if all(key in each for each in columns)]
+    on_all = [key for key in columns[0] if all(key in column for column in columns)]
+    alike_named = [[column[key] for column in columns] for key in on_all]
     return alike_named or [[*steps] for steps in zip(*(record.steps for record in records), strict=False)]
 
 
@@ -232,7 +233,7 @@ def gradients(book: Book, records: list[Record], steps: list[Step], previous: li
 
 def verdict(book: Book, records: list[Record], steps: list[Step], wrong: list[tuple[Answer, View]],
             judged: list[list[Answer]]) -> bool:
-    """Say what these gradients are; whether that was possible."""
+    """Write down what these gradients are; False if they cannot be judged."""
     facts, count = records[0].facts, len(judged)
     mean = f"{facts.trainer or 'no trainer'}: the mean over {plural(len(records), 'rank')} and their micro-batches"
     if not wrong:
@@ -244,7 +245,7 @@ def verdict(book: Book, records: list[Record], steps: list[Step], wrong: list[tu
     if cause == "own gradient only" and "all_to_all" in facts.communicates and len(wrong) < count:
         cause, text = "", f"{answer.name} may belong to an expert: the script exchanges tokens in the forward"
     if not cause:
-        factors = [each.factors() for each, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
+        factors = [wrong_answer.factors() for wrong_answer, _ in wrong] if text.startswith(CHANGED) else [(np.inf, 0.0)]
         least, most = max(low for low, _ in factors), min(high for _, high in factors)
         scaled = least <= most or (all(low <= high for low, high in factors)
                                    and all(where.mask.sum() > 1 for _, where in wrong))

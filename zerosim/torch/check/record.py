@@ -115,6 +115,7 @@ class Batch:
     samples: int = 0
     """The length of the first tensor that was given."""
 
+
 @dataclass
 class Epoch:
     """An epoch that a DistributedSampler has begun before the update `step`, with its settings."""

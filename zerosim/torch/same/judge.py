@@ -26,7 +26,7 @@ MARGIN = 8
 CANNOT = "cannot be compared"
 
 
-class Stage(NamedTuple):
+class Kind(NamedTuple):
     """What the numbers of a kind are about, the cause of a finding in them, and their name."""
 
     what: str
@@ -34,15 +34,15 @@ class Stage(NamedTuple):
     words: str = ""
 
 
-STAGES = {
-    "input": Stage("inputs", "another global batch"),
-    "weight": Stage("initial weights", "other initial weights"),
-    "output": Stage("outputs", "another output", "forward"),
-    "loss": Stage("loss", "another loss"),
-    "output gradient": Stage("gradients of outputs", "another gradient of an output", "backward"),
-    "gradient": Stage("gradient", "another gradient", "the gradient"),
-    "clipped": Stage("clipping", "another clipping", "the clipped gradient"),
-    "updated": Stage("update", "another update", "the updated weight"),
+KINDS = {
+    "input": Kind("inputs", "another global batch"),
+    "weight": Kind("initial weights", "other initial weights"),
+    "output": Kind("outputs", "another output", "forward"),
+    "loss": Kind("loss", "another loss"),
+    "output gradient": Kind("gradients of outputs", "another gradient of an output", "backward"),
+    "gradient": Kind("gradient", "another gradient", "the gradient"),
+    "clipped": Kind("clipping", "another clipping", "the clipped gradient"),
+    "updated": Kind("update", "another update", "the updated weight"),
 }
 OF_PARAMETERS = ("gradient", "clipped", "updated")
 
@@ -119,7 +119,7 @@ class Judge:
     def find(self, kind: str, step: int, difference: Difference, cause: str = "") -> None:
         ranks = difference.ranks
         on = f", on {plural(len(ranks), 'rank')[2:]} {', '.join(map(str, ranks))}" if ranks else ""
-        self.findings.append(CheckFinding(STAGES[kind].what, step, min(ranks, default=0), cause or STAGES[kind].cause,
+        self.findings.append(CheckFinding(KINDS[kind].what, step, min(ranks, default=0), cause or KINDS[kind].cause,
                                           difference.text + on, difference.name, line=difference.line))
 
     # -- are the runs comparable?
@@ -127,7 +127,7 @@ class Judge:
     def inputs(self, step: int) -> None:
         """Compare the tokens given to models: those of the reference, all of them equally often.
 
-        An argument without its name in the other run is looked for among all; a stage may be given something else.
+        An argument without its name in the other run is looked for among all; later pipeline ranks get activations.
         """
         others = self.other.tokens("input", step)
         for key, of_rank in self.reference.tokens("input", step).items() if not self.findings else ():
@@ -293,7 +293,7 @@ class Judge:
         return self.document(steps)
 
     def step(self, step: int) -> None:
-        """Compare a step stage by stage, and name the first difference, if parameters end up with another update."""
+        """Compare a step kind by kind, and name the first difference, if parameters end up with another update."""
         if self.findings or self.cannot:
             return
         outcome = {kind: self.modules(kind, step) for kind in OF_MODULES} | {
@@ -384,7 +384,7 @@ class Judge:
         before = [name or "the model" for name in order[: order.index(first.name)] if name in equal]
         entry = next(entry for _, entry in self.reference.kinds[kind, step] if entry.name == first.name)
         first.line, first.text = entry.line, (
-            f"{first.name or 'the model'} ({entry.module}) is the first {STAGES[kind].words} whose {kind} is not the "
+            f"{first.name or 'the model'} ({entry.module}) is the first {KINDS[kind].words} whose {kind} is not the "
             f"reference's: {first.text}; "
             f"{f'{before[-1]} before it is equal' if before else 'it is the first of all'}")
         self.find(kind, step, first)
@@ -396,7 +396,7 @@ class Judge:
         norms = [f"{min(float(entry.rows[0]) for _, entry in run.kinds['norm', step]):.9g}"
                  for run in (self.other, self.reference) if ("norm", step) in run.kinds and kind == "clipped"]
         first.text = "; ".join(filter(None, [
-            f"{STAGES[kind].words} of {first.name} is {times} ({many}: {', '.join(names[:4])}"
+            f"{KINDS[kind].words} of {first.name} is {times} ({many}: {', '.join(names[:4])}"
             f"{' …' if len(names) > 4 else ''})", first.text,
             f"the norm is {norms[0]}, and {norms[1]} in the reference" if len(norms) == 2 else
             f"{' and '.join(self.before(kind))} are equal"]))
@@ -405,7 +405,7 @@ class Judge:
 
     def before(self, kind: str) -> list[str]:
         """What comes before numbers of this kind, and is equal."""
-        return [STAGES[one].what for one in [*STAGES][2 : [*STAGES].index(kind)]
+        return [KINDS[one].what for one in [*KINDS][2 : [*KINDS].index(kind)]
                 if self.counts[one] and one not in self.unequal]
 
     def document(self, steps: int) -> dict[str, Any]:
@@ -413,7 +413,7 @@ class Judge:
         wrong, verdicts = {finding.what for finding in self.findings}, []
         threshold = (f"{MARGIN} times what moving the weights by a rounding changes" if self.again is not None else
                      f"{np.sqrt(self.roundoff):.1e} of the largest number")
-        for kind, stage in STAGES.items():
+        for kind, about in KINDS.items():
             why = "; ".join(self.counts[kind][:4]) + (
                 f"; at most {self.worst[kind]:.1g} of the threshold, {threshold}" if kind in self.worst else "")
             reason = (
@@ -423,8 +423,8 @@ class Judge:
                 "in 32 bits give a third record, of --noise"
                 if kind == "updated" and self.roundoff > 1e-12 and self.again is None else
                 "" if self.counts[kind] else "it was not seen")
-            if stage.what not in wrong:
-                verdicts.append({"what": stage.what, "verdict": NOT_JUDGED if reason else SAME, "why": reason or why,
+            if about.what not in wrong:
+                verdicts.append({"what": about.what, "verdict": NOT_JUDGED if reason else SAME, "why": reason or why,
                                  "judged": 0 if reason else steps, "of": steps})
         return {"schema": "zerosim.check/3", "findings": [vars(finding) for finding in self.findings], "suspicions": [],
                 "steps": steps, "updates": steps, "ranks": len(self.other.ranks), "micro_batches": 0, "parameters": 0,
