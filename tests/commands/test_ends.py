@@ -48,6 +48,14 @@ def test_a_run_passes_and_writes_progress_to_standard_error_alone():
     assert "\x1b" not in out.getvalue() + err.getvalue()
 
 
+@pytest.mark.parametrize("flag", ["--report", "--weights", "--json"])
+def test_a_full_disk_loses_no_verdict(flag, capsys):
+    assert main([*QUIET, flag, "/dev/full"]) == 3
+    printed = capsys.readouterr()
+    assert "PASSED: 4 rows on 2 ranks" in printed.out
+    assert "cannot write /dev/full: No space left on device" in printed.err
+
+
 def test_names_of_rows_are_no_markup_and_a_title_moves_no_cursor(capsys):
     assert main([*QUIET[:2], "--progress", "plain", "--set", r'title="a\u001b[31mb\u009b2J"',
                  "--set", 'variant=[{name="[/bold] [red]x[/red]"}]']) == 0

@@ -163,6 +163,7 @@ def test_a_run_and_its_outcome_give_the_same_tables_page_and_pictures(tmp_path, 
     assert Path("a.html").read_bytes() == Path("b.html").read_bytes()
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(shown, "pixels", str.encode)    # the PNG above was drawn
+    assert "--pictures: cannot write" in refused(capsys, "report", "a.json", "--pictures", "pictures")
     Path("pictures").mkdir()
     assert main(["report", "a.json", "--pictures", "pictures"]) == 0
     assert Path("pictures/step-1.svg").exists()

@@ -48,3 +48,12 @@ def test_a_shipped_scenario_passes_with_the_recorded_bits_and_fails_where_the_op
 def test_what_fits_after_all_fails():
     outcome = run_locally(shipped("fits_only_sharded.toml", ["train.steps=2", "model.hidden=[8]"]))
     assert outcome.failures == [("DDP", "fits after all")]
+
+
+def test_a_claim_about_collectives_that_no_rank_calls_fails():
+    name = "four_all_reduces.toml"
+    misspelt = 'check.collectives=["tensor_all_reduc"]', "check.collective_bytes=[0, 0, 0]"
+    outcome = run_locally(shipped(name, small(name, *misspelt)))
+    assert len(outcome.failures) == 3
+    assert all(words.startswith("calls none of check.collectives, tensor_all_reduc; name some of ")
+               for _, words in outcome.failures)

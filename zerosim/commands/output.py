@@ -86,6 +86,8 @@ def check_writable(arguments: argparse.Namespace) -> None:
     """Refuse, before anything runs, output files that cannot be written: those of FLAGS and of --picture."""
     outputs = {f"--{flag}": path for flag in FLAGS if (path := getattr(arguments, flag, None)) is not None}
     outputs |= {f"--picture {name}={path}": path for name, path in getattr(arguments, "picture", ())}
+    if folder := getattr(arguments, "pictures", None):
+        outputs["--pictures"] = os.path.join(folder, "kept.svg")
     flags: dict[str, str] = {}
     for flag, path in outputs.items():
         if not path or (first := flags.setdefault(os.path.realpath(path), flag)) != flag:
@@ -118,14 +120,16 @@ def write(path: str, text: str) -> None:
 
 
 def conclude(arguments: argparse.Namespace, result: Shown) -> int:
-    """Print a result and write the requested files; 0 if all of its checks held, else 1."""
-    if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
-        result.page().save(page)
-    if picture := getattr(arguments, "svg", None):
-        result.picture().save(picture)
-    result.show(standard_output(arguments, result.width))
-    if arguments.json:
-        write_json(arguments.json, result.document)
+    """Write the requested files and print a result, also if a disk is full; 0 if all of its checks held, else 1."""
+    try:
+        if page := getattr(arguments, "html", None) or getattr(arguments, "report", None):
+            result.page().save(page)
+        if picture := getattr(arguments, "svg", None):
+            result.picture().save(picture)
+        if arguments.json:
+            write_json(arguments.json, result.document)
+    finally:
+        result.show(standard_output(arguments, result.width))
     return 0 if result.passed else 1
 
 

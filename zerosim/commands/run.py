@@ -102,14 +102,17 @@ def run_and_show(world: World, prepared: Prepared, arguments: argparse.Namespace
     outcome = prepared.run(world, progress(arguments, prepared.trainings), command_line(arguments, world.ranks))
     if outcome is None:
         return None
-    if arguments.weights:
-        weights = outcome.subject.trained[-1].measured.weights
-        write_bytes(arguments.weights, save({
-            name: view.copy() for unit, flat in weights.items() for name, view in unit.views(flat).items()}))
-    if arguments.trace:
-        traces = [(row.name, row.measured.trace) for row in outcome.subject.trained if row.measured.trace]
-        write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
-    return conclude(arguments, outcome)
+    try:
+        if arguments.weights:
+            weights = outcome.subject.trained[-1].measured.weights
+            write_bytes(arguments.weights, save({
+                name: view.copy() for unit, flat in weights.items() for name, view in unit.views(flat).items()}))
+        if arguments.trace:
+            traces = [(row.name, row.measured.trace) for row in outcome.subject.trained if row.measured.trace]
+            write_text(arguments.trace, json.dumps(trace_events(traces, sharing(world.ranks, world.shared_cores))))
+    finally:
+        code = conclude(arguments, outcome)
+    return code
 
 
 def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:

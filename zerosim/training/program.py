@@ -164,7 +164,8 @@ class Run:
         try:
             memory = self.run_all()
         except MemoryError as error:
-            raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {error}") from error
+            why = str(error) or "out of memory"
+            raise MemoryError(f"{self.title} did not fit, in step {len(self.losses) + 1}: {why}") from error
         operations = {what: replica.tape.operations[what] for what in ("forward", "backward", "recomputation")}
         ranks = gather_objects(comm, (self.misfit, self.evidence, self.traffic.counted(), memory, operations,
                                       self.passes, self.injected.missed))

@@ -348,6 +348,10 @@ def broken_claims(row: RowOutcome) -> Iterator[str]:
         yield f"test loss is {test:.6g}, not below {check.test_loss:.6g}"
     by_collectives = [sum(count.sent_bytes for name, count in rank.by_collective.items()
                           if name in check.collectives or not check.collectives) for rank in measured.traffic]
+    called = {name for rank in measured.traffic for name in rank.by_collective}
+    if check.collective_bytes and check.collectives and not called & {*check.collectives}:
+        yield (f"calls none of check.collectives, {', '.join(check.collectives)}; name some of "
+               f"{', '.join(sorted(called)) or 'none'}")
     beyond = row.fragmentation.beyond_peak_bytes if row.fragmentation else {}
 
     def in_step(count: int) -> float:
