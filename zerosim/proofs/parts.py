@@ -146,8 +146,8 @@ def unproved(examined: Subject, sizes: Sequence[int]) -> str | None:
 # Stages.
 
 TRIALS: Sequence[tuple[str, dict[str, Any]]] = (
-    ("it trains to the bits of one process, sends the bytes of the formulas, and has their memory in arrays of "
-     "zerosim's allocator", {}),
+    ("with layered accumulation it trains to the bits of one process, sends the bytes of the formulas, and has their "
+     "memory in arrays of zerosim's allocator", {}),
     ("also where each micro-batch is reduced by itself", {"accumulation": "micro_batch"}),
     ("also where the ranks do not divide the layers", {"ranks": 3, "hidden": (5, 4)}),
     ("also with clipped gradients, in 16 bits", {"ranks": 2, "precision": "fp16", "clip_norm": 0.05}),
