@@ -179,6 +179,12 @@ def test_volume_and_messages_of_a_step(stage, keys, volumes, messages):
     assert most_messages(found) == messages
 
 
+def test_the_middle_rank_of_a_pipeline_sends_most_messages():
+    """Four activations and four gradients of activations; the ranks at the ends send four of either."""
+    found = config("ddp", {"ranks": 3, "pipeline_ranks": 3, "micro_batches": 4}, BOUNDARY)
+    assert most_messages(found) == 4 + 4
+
+
 @pytest.mark.parametrize(("stage", "keys", "expected"), [
     ("ddp", [], {"update": (300, 300, 48), "reduce_scatter": 300}),  # outputs of 2 · 2 samples, 3 each
     ("zero3", [], {"update": (100, 100, 48), "reduce_scatter": 100}),
