@@ -107,7 +107,8 @@ def asked(case):
     network = links(case.cluster, case.ranks)
     pairs = {(rank, each.to) for rank, program in enumerate(found) for each in program if isinstance(each, Transfer)}
     question = {
-        "programs": found, "capacities": network.capacities,
+        "programs": [[each if isinstance(each, Transfer) else [each.source] for each in program] for program in found],
+        "capacities": network.capacities,
         "routes": {f"{source},{to}": network.route(source, to) for source, to in pairs},
     }
     command = [SYSTEM_PYTHON, str(Path(__file__).with_name("simgrid_replay.py"))]
