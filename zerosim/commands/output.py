@@ -128,8 +128,10 @@ def conclude(arguments: argparse.Namespace, result: Shown) -> int:
             result.picture().save(picture)
         if arguments.json:
             write_json(arguments.json, result.document)
-    finally:
+    except OSError:
         result.show(standard_output(arguments, result.width))
+        raise
+    result.show(standard_output(arguments, result.width))
     return 0 if result.passed else 1
 
 
