@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 
-from zerosim.core.errors import ScenarioError, UsageError, exit_code, last_words
+from zerosim.core.errors import ScenarioError, UsageError, ZerosimError, exit_code, last_words
 from zerosim.core.files import check_replaceable, reason, write_text
 from zerosim.core.words import printable
 from zerosim.show.shown import Shown
@@ -128,8 +128,9 @@ def conclude(arguments: argparse.Namespace, result: Shown) -> int:
             result.picture().save(picture)
         if arguments.json:
             write_json(arguments.json, result.document)
-    except OSError:
-        result.show(standard_output(arguments, result.width))
+    except ZerosimError as error:
+        if not isinstance(error, UsageError):    # a file that cannot be written
+            result.show(standard_output(arguments, result.width))
         raise
     result.show(standard_output(arguments, result.width))
     return 0 if result.passed else 1
