@@ -51,6 +51,7 @@ REFUSALS = {
         "small.toml --set model.weights=hello.toml": "this is not a safetensors file",
         "small.toml --every 2": "--every needs a folder for checkpoints; add --checkpoint DIR",
         "small.toml --trace-steps 2..3": "there is no step 3; train.steps = 2",
+        "small.toml --set train.steps=4 --trace-steps 1,3": "[1, 3] has a gap; give one step or a range, 1..3",
         "small.toml --trace-steps 5..3": "'5..3'; give a number, a range 2..9 or a list",
         "small.toml --trace-steps 0..2": "found '0'; give a whole number from 1 to",
         "small.toml --report -": "--report: only --json writes to standard output; name a file",

@@ -54,16 +54,19 @@ def collective(
         chunks_sent=counted("chunks_sent", chunks_sent), rounds=counted("rounds", rounds))
 
 
-def counted(name: str, formula: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
+def counted(name: str, formula: Callable[[int], float] | None) -> Callable[[int], float] | None:
     """A declared number, whose formula of the ranks ends with one line if it raises or gives no number."""
-    def of(ranks: int) -> Any:
+    if formula is None:
+        return None
+
+    def of(ranks: int) -> float:
         try:
-            return 0 + formula(ranks)    # type: ignore[misc]
+            return 0 + formula(ranks)
         except Exception as error:
             raise UsageError(f"{name}({ranks}) gives no number: {type(error).__name__}: {error}; declare {name}=lambda "
                              "ranks: …") from None
 
-    return of if formula is not None else None
+    return of
 
 
 def declared(name: str, kind: str, function: Callable[..., None], **declarations: Any) -> Algorithm:

@@ -137,12 +137,15 @@ def requested(arguments: argparse.Namespace, rank: int = 0) -> Prepared:
         raise UsageError("--every needs a folder for checkpoints; add --checkpoint DIR")
     steps = scenario.train.steps
     traced = arguments.trace_steps or [steps] * bool(steps and (arguments.trace or arguments.report))
-    if max(traced, default=0) > steps:
-        raise UsageError(f"--trace-steps: there is no step {max(traced)}; train.steps = {steps}")
+    first, last = min(traced, default=1), max(traced, default=0)
+    if last > steps:
+        raise UsageError(f"--trace-steps: there is no step {last}; train.steps = {steps}")
+    if last - first != len(traced) - 1:
+        raise UsageError(f"--trace-steps: {traced} has a gap; give one step or a range, {first}..{last}")
     return training(
         scenario, resume=arguments.resume, accept_python=arguments.accept_python, verbose=arguments.verbose,
         keep_weights=bool(arguments.weights), times=True,
-        traced=range(min(traced), max(traced) + 1) if traced else range(0))
+        traced=range(first, last + 1))
 
 
 def have_read_the_same(comm: Communicator, prepared: Prepared) -> bool:
